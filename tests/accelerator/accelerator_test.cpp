@@ -17,7 +17,7 @@ using ::testing::IsEmpty;
 using ::testing::ThrowsMessage;
 using namespace std::chrono_literals;
 
-TEST(Accelerator, IsAloneWithoutALauncher) {
+TEST(Accelerator, IsASingleProcessWithoutALauncher) {
   Accelerator accelerator({.cpu = true});
   EXPECT_EQ(accelerator.device(), torch::Device(torch::kCPU));
   EXPECT_EQ(accelerator.distributed_type(), DistributedType::kNo);
@@ -29,7 +29,7 @@ TEST(Accelerator, IsAloneWithoutALauncher) {
   EXPECT_FALSE(accelerator.check_trigger());
 }
 
-TEST(Accelerator, KnowsItsPlace) {
+TEST(Accelerator, KnowsItsRank) {
   run_ranks(2, [](ProcessGroup group) {
     Accelerator accelerator({.cpu = true, .process_group = group});
     EXPECT_EQ(accelerator.distributed_type(), DistributedType::kMultiCpu);
@@ -40,7 +40,7 @@ TEST(Accelerator, KnowsItsPlace) {
   });
 }
 
-TEST(Accelerator, RefusesAnEnvironmentOfAnotherRank) {
+TEST(Accelerator, RejectsAnEnvironmentOfAnotherRank) {
   run_ranks(2, [](ProcessGroup group) {
     EXPECT_THAT(
         [&] {
@@ -77,7 +77,7 @@ TEST(Accelerator, LetsTheMainProcessGoFirst) {
   EXPECT_EQ(order[0], 0);
 }
 
-TEST(Accelerator, FailsTheOthersWhereTheMainProcessThrowsFirst) {
+TEST(Accelerator, FailsOtherRanksIfTheMainProcessThrowsFirst) {
   EXPECT_THAT(
       [] {
         run_ranks(2, [](ProcessGroup group) {
@@ -92,7 +92,7 @@ TEST(Accelerator, FailsTheOthersWhereTheMainProcessThrowsFirst) {
       ThrowsMessage<std::runtime_error>("download failed"));
 }
 
-TEST(Accelerator, StaysInStepWhereTheMainProcessThrowsFirst) {
+TEST(Accelerator, StaysInStepIfTheMainProcessThrowsFirst) {
   run_ranks(3, [](ProcessGroup group) {
     Accelerator accelerator({.process_group = group});
     try {
@@ -200,7 +200,7 @@ TEST(Accelerator, SynchronizesRandomStates) {
   EXPECT_TRUE(torch::rand(4).equal(numbers));
 }
 
-TEST(Accelerator, RefusesCollectivesAfterTheEnd) {
+TEST(Accelerator, RejectsCollectivesAfterTheEnd) {
   run_ranks(2, [](ProcessGroup group) {
     Accelerator accelerator({.process_group = group});
     accelerator.wait_for_everyone();

@@ -125,7 +125,7 @@ INSTANTIATE_TEST_SUITE_P(
         ::testing::Values(RankKind::kThreads, RankKind::kProcesses),
         ::testing::Values(1, 2, 4)));
 
-TEST_P(Equivalence, OfManyRanksWithOneAndWithPyTorch) {
+TEST_P(Equivalence, OfManyRanksAgreesWithOneAndWithPyTorch) {
   const auto [kind, num_ranks] = GetParam();
   const auto texts = run_body(kind, num_ranks, "train on the CPU");
   // Bit for bit among ranks: the text is exact.
@@ -140,7 +140,7 @@ TEST_P(Equivalence, OfManyRanksWithOneAndWithPyTorch) {
 // On a GPU sums are grouped in yet another way.
 constexpr double kGpuTolerance = 2e-6;
 
-TEST(EquivalenceOnAGpu, OfOneNcclRankWithPyTorch) {
+TEST(EquivalenceOnAGpu, OfOneNcclRankAgreesWithPyTorch) {
   if (!torch::cuda::is_available()) {
     GTEST_SKIP() << "no GPU";
   }
@@ -148,7 +148,7 @@ TEST(EquivalenceOnAGpu, OfOneNcclRankWithPyTorch) {
   EXPECT_LT(largest_difference(texts[0]), kGpuTolerance);
 }
 
-TEST(EquivalenceOnAGpu, OfTwoProcessesThatShareItWithPyTorch) {
+TEST(EquivalenceOnAGpu, OfTwoProcessesOnOneGpuAgreesWithPyTorch) {
   if (!torch::cuda::is_available()) {
     GTEST_SKIP() << "no GPU";
   }

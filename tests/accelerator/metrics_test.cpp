@@ -30,7 +30,7 @@ at::Tensor whole_numbers(const json& numbers) {
 
 // 101 samples in batches of 8: three ranks repeat some in the last round, and
 // what is counted is each once.
-TEST(Metrics, AreThoseOfScikitLearnOnAnyNumberOfRanks) {
+TEST(Metrics, EqualScikitLearnOnAnyNumberOfRanks) {
   const std::map<std::string, F1Average> averages{
       {"binary", F1Average::kBinary},
       {"macro", F1Average::kMacro},
@@ -74,7 +74,7 @@ TEST(Metrics, AreThoseOfScikitLearnOnAnyNumberOfRanks) {
   }
 }
 
-TEST(Metrics, CountTokensAndLeaveOutIgnoredOnes) {
+TEST(Metrics, CountTokensExceptIgnoredOnes) {
   Accelerator accelerator({.cpu = true});
   torch::manual_seed(1);
   const auto logits = torch::randn({3, 5, 7});
@@ -115,7 +115,7 @@ class TwoTwoOne final : public BatchSampler {
 
 // Three packed batches for two ranks: the one that fills up the last round does
 // not count, although its one row is not its number of samples.
-TEST(Metrics, LeaveOutRepeatedBatchesWhoseRowsAreNoSamples) {
+TEST(Metrics, DropRepeatedBatchesWhoseRowsAreNotSamples) {
   torch::manual_seed(3);
   const auto logits = torch::randn({5, 4, 7}, torch::kDouble);
   const auto labels = torch::randint(7, {5, 4});
@@ -174,7 +174,7 @@ TEST(Metrics, LeaveOutRepeatedBatchesWhoseRowsAreNoSamples) {
 }
 
 // Five samples in batches of two: rank 0's last batch has a repeat.
-TEST(Metrics, RefuseRowsOfABatchInWhichSomeSamplesAreRepeated) {
+TEST(Metrics, RejectRowsOfABatchWithSomeRepeatedSamples) {
   run_ranks(2, [](ProcessGroup group) {
     Accelerator accelerator({.cpu = true, .process_group = group});
     auto loader = accelerator.prepare(
@@ -202,7 +202,7 @@ TEST(Metrics, RefuseRowsOfABatchInWhichSomeSamplesAreRepeated) {
 }
 
 // The last batch has as many tokens as a full one has samples.
-TEST(Metrics, GatherAllRowsWhereNothingIsRepeated) {
+TEST(Metrics, GatherAllRowsIfNothingIsRepeated) {
   Accelerator accelerator({.cpu = true});
   auto loader = accelerator.prepare(
       DataLoader(TensorDataset({torch::arange(33.0)}), {.batch_size = 18}));
@@ -235,7 +235,7 @@ TEST(Metrics, KeepTheDigitsOfDoubles) {
   EXPECT_NEAR(perplexity.compute(), 1 + std::exp(-ahead), 1e-15);
 }
 
-TEST(Metrics, RefuseWhatTheyWouldCountWrongly) {
+TEST(Metrics, RejectInputsThatTheyWouldMiscount) {
   Accelerator accelerator({.cpu = true});
   const auto labels = torch::tensor({0, 1, 1});
   const auto probabilities = torch::tensor({0.2, 0.7, 0.9});
@@ -269,7 +269,7 @@ TEST(Metrics, RefuseWhatTheyWouldCountWrongly) {
       ThrowsMessage<UsageError>(HasSubstr("weights have shape [2]")));
 }
 
-TEST(EarlyStopping, StopsAfterValuesInARowThatAreNotBetter) {
+TEST(EarlyStopping, StopsAfterSeveralValuesWithoutImprovement) {
   EarlyStopping stopping({.patience = 2, .min_delta = 0.1});
   EXPECT_FALSE(stopping.should_stop(1.0));
   EXPECT_TRUE(stopping.is_best());
@@ -286,7 +286,7 @@ TEST(EarlyStopping, StopsAfterValuesInARowThatAreNotBetter) {
   EXPECT_TRUE(rising.should_stop(0.6));
 }
 
-TEST(Ema, AveragesWeightsAndLendsThem) {
+TEST(Ema, AveragesWeightsAndSwapsThemIn) {
   Accelerator accelerator({.cpu = true});
   torch::nn::Linear model(1, 1);
   torch::nn::init::constant_(model->weight, 1.0);
@@ -341,7 +341,7 @@ TEST(StateDict, IsSavedToAFileBitForBit) {
   EXPECT_THROW(load(folder.path() / "none"), SystemError);
 }
 
-TEST(StateDict, ThatNoFileCanHoldIsNamed) {
+TEST(StateDict, NamesTensorsThatFilesDoNotSupport) {
   const testing::TempDir folder;
   const auto file = folder.path() / "state.safetensors";
   StateDict text;

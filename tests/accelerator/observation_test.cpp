@@ -52,7 +52,7 @@ struct Steps : Tracker {
   int64_t resumed_at = -1;
 };
 
-TEST(Trackers, GetValuesOfTheMainProcessAndGoOnAfterACheckpoint) {
+TEST(Trackers, LogTheMainProcessAndResumeFromACheckpoint) {
   const TempDir folder;
   run_ranks(2, [&](ProcessGroup group) {
     const auto train = [&](const std::shared_ptr<Steps>& steps, bool resume) {
@@ -105,7 +105,7 @@ TEST(Trackers, GetValuesOfTheMainProcessAndGoOnAfterACheckpoint) {
       HasSubstr("\"num_processes\":2"));
 }
 
-TEST(Trackers, EveryRankLeavesWhereTheTimeOfItsStepsGoes) {
+TEST(Trackers, EveryRankWritesItsStepTimes) {
   const TempDir folder;
   run_ranks(2, [&](ProcessGroup group) {
     Accelerator accelerator({.cpu = true, .process_group = group});
@@ -127,7 +127,7 @@ TEST(Trackers, EveryRankLeavesWhereTheTimeOfItsStepsGoes) {
   }
 }
 
-TEST(Trackers, GetPicturesAndHistogramsFromTensors) {
+TEST(Trackers, LogImagesAndHistogramsFromTensors) {
   const TempDir folder;
   Accelerator accelerator({.cpu = true});
   auto steps = std::make_shared<Steps>();
@@ -147,7 +147,7 @@ TEST(Trackers, GetPicturesAndHistogramsFromTensors) {
   EXPECT_THAT(steps->spread, ElementsAre(0, 1, 2));
 }
 
-TEST(Trackers, RefuseTensorsThatAreNoNumberByTheirNames) {
+TEST(Trackers, RejectTensorsThatAreNotASingleNumberByName) {
   const TempDir folder;
   const auto complex = torch::ones({}, torch::kComplexFloat);
   const auto refused = [](const std::string& text) {
@@ -195,7 +195,7 @@ TEST(Trackers, RefuseTensorsThatAreNoNumberByTheirNames) {
   });
 }
 
-TEST(Trackers, OfASecondCallComeAfterThoseOfTheFirst) {
+TEST(Trackers, SecondCallFinishesThoseOfTheFirst) {
   const TempDir folder;
   Accelerator accelerator({.cpu = true});
   for (int i = 0; i < 2; ++i) {
@@ -218,7 +218,7 @@ TEST(Trackers, OfASecondCallComeAfterThoseOfTheFirst) {
   EXPECT_EQ(events, "start log finish start log finish start ");
 }
 
-TEST(Trackers, SayWhatIsLoggedAfterTheEnd) {
+TEST(Trackers, WarnAboutValuesLoggedAfterTheEnd) {
   const TempDir folder;
   Accelerator accelerator({.cpu = true});
   accelerator.init_trackers("sky", {.logging_dir = folder.path()});
@@ -243,7 +243,7 @@ int64_t calls_of(const Profile& profile, const std::string& name) {
   return 0;
 }
 
-TEST(Profile, RecordsTheStepsOfItsScheduleAndLeavesTraces) {
+TEST(Profile, RecordsTheScheduledStepsAndWritesTraces) {
   const TempDir folder;
   Accelerator accelerator({.cpu = true});
   auto net = accelerator.prepare(torch::nn::Linear(8, 8));
@@ -332,7 +332,7 @@ TEST(Profile, ShowsMemoryOverTimeByPartOfTheStep) {
   }
 }
 
-TEST(Profile, WithoutAScheduleRecordsAllOfIt) {
+TEST(Profile, RecordsEverythingWithoutASchedule) {
   Accelerator accelerator({.cpu = true});
   const auto weight = torch::ones({8, 8});
   auto profile = accelerator.profile();
@@ -352,7 +352,7 @@ TEST(Profile, WithoutAScheduleRecordsAllOfIt) {
   const auto next = accelerator.profile();
 }
 
-TEST(Profile, ATraceThatCannotBeWrittenIsAnError) {
+TEST(Profile, ThrowsIfATraceCannotBeWritten) {
   const TempDir folder;
   std::ofstream(folder.path() / "file") << "in the way";
   Accelerator accelerator({.cpu = true});

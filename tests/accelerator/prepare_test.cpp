@@ -34,7 +34,7 @@ DataLoader<TensorDataset> small_loader() {
       TensorDataset({torch::arange(10)}), {.batch_size = 2, .shuffle = true});
 }
 
-TEST(Prepare, GivesObjectsBackInTheirOrder) {
+TEST(Prepare, ReturnsObjectsInOrder) {
   Accelerator accelerator;
   Classifier model;
   auto second_model = std::make_shared<torch::nn::LinearImpl>(2, 2);
@@ -54,7 +54,7 @@ TEST(Prepare, GivesObjectsBackInTheirOrder) {
   EXPECT_EQ(accelerator.unwrap_model(other), second_model);
 }
 
-TEST(Prepare, KeepsTheModelsForwardWithItsDefaultsAndItsResult) {
+TEST(Prepare, KeepsDefaultsAndResultOfTheModelsForward) {
   Accelerator accelerator;
   auto net = accelerator.prepare(Classifier());
   const std::map<std::string, Tensor> batch = {{"x", torch::ones({4, 3})}};
@@ -67,7 +67,7 @@ TEST(Prepare, KeepsTheModelsForwardWithItsDefaultsAndItsResult) {
   EXPECT_TRUE(net->linear->weight.grad().defined());
 }
 
-TEST(Prepare, TwiceIsHarmless) {
+TEST(Prepare, TwiceHasNoEffect) {
   run_ranks(2, [](ProcessGroup group) {
     Accelerator accelerator({.process_group = group});
     Classifier model;
@@ -85,7 +85,7 @@ TEST(Prepare, TwiceIsHarmless) {
   });
 }
 
-TEST(Prepare, GivesLoadersOneOrderOnAllRanks) {
+TEST(Prepare, GivesLoadersTheSameOrderOnAllRanks) {
   run_ranks(3, [](ProcessGroup group) {
     Accelerator accelerator({.process_group = group});
     // Each rank draws another seed: rank 0's must win.
@@ -103,7 +103,7 @@ TEST(Prepare, GivesLoadersOneOrderOnAllRanks) {
   });
 }
 
-TEST(Prepare, RefusesAnEmptyModulePointer) {
+TEST(Prepare, RejectsANullModulePointer) {
   Accelerator accelerator;
   std::shared_ptr<torch::nn::LinearImpl> nothing;
   EXPECT_THAT(
@@ -127,7 +127,7 @@ TEST(PreparedOptimizer, DrivesTorchsSchedulers) {
       optimizer.optimizer().param_groups()[0].options().get_lr(), 0.2);
 }
 
-TEST(PreparedOptimizer, SaysSoWhereThereIsNoGradient) {
+TEST(PreparedOptimizer, ReportsMissingGradients) {
   Accelerator accelerator;
   torch::nn::Linear model(1, 1);
   torch::optim::SGD sgd(model->parameters(), 0.4);
@@ -137,7 +137,7 @@ TEST(PreparedOptimizer, SaysSoWhereThereIsNoGradient) {
       ThrowsMessage<UsageError>(HasSubstr("accelerator.backward(loss)")));
 }
 
-TEST(Backward, SaysWhatIsWrongWithTheLoss) {
+TEST(Backward, ReportsAnInvalidLoss) {
   Accelerator accelerator;
   const std::pair<Tensor, const char*> cases[] = {
       {Tensor(), "undefined"},

@@ -95,7 +95,7 @@ const RankBodyRegistration kTrain7("accumulate7", [](const auto& options) {
   return train(options, 7);
 });
 
-TEST(Accumulate, TrainsAsHuggingFaceAccelerateAlsoWithAShortLastWindow) {
+TEST(Accumulate, TrainsAsHuggingFaceAccelerateWithAShortLastAccumulation) {
   const auto cases = step_reference()["accumulation"];
   ASSERT_EQ(cases.size(), 12u);
   for (const auto& expected : cases) {
@@ -165,7 +165,7 @@ void expect_weighted_gradient(
   }
 }
 
-TEST(Backward, WeightedMicroBatchesOfAllRanksEqualOneBigBatch) {
+TEST(Backward, WeightedMicroBatchesEqualOneBigBatch) {
   for (const bool each_batch : {false, true}) {
     expect_weighted_gradient({}, each_batch);
     for (const int ranks : {2, 4}) {
@@ -176,7 +176,7 @@ TEST(Backward, WeightedMicroBatchesOfAllRanksEqualOneBigBatch) {
   }
 }
 
-TEST(Backward, TakesTheWeightAsATensorAndRefusesHalfWeightedWindows) {
+TEST(Backward, AcceptsATensorAsWeightAndRejectsPartlyWeightedUpdates) {
   Accelerator accelerator({.accumulation = {.num_steps = 2}});
   auto model = make_model();
   auto net = accelerator.prepare(model);
@@ -214,7 +214,7 @@ void train_to_nan(int num_good, int num_bad) {
   }
 }
 
-TEST(Backward, WarnsOnceOfALossThatStaysNan) {
+TEST(Backward, WarnsOnceAboutALossThatStaysNan) {
   EXPECT_EQ(
       said_by([] { train_to_nan(1, 45); }),
       "[backward] The loss has been NaN or infinite for 20 steps in a row, so "
@@ -247,7 +247,7 @@ std::string train_with(bool prepares, AcceleratorOptions options) {
   });
 }
 
-TEST(Backward, WarnsOfAnOptimizerThatWasNotPrepared) {
+TEST(Backward, WarnsAboutAnUnpreparedOptimizer) {
   EXPECT_EQ(
       train_with(false, {.accumulation = {.num_steps = 2}}),
       "[backward] No prepared optimizer trains 'model'. Pass its optimizer to "
@@ -270,7 +270,7 @@ std::string train_on(const std::function<double(int step, int rank)>& value) {
   });
 }
 
-TEST(Backward, WarnsOfDataThatAllRanksShare) {
+TEST(Backward, WarnsIfAllRanksTrainOnTheSameData) {
   EXPECT_EQ(
       train_on([](int step, int) { return step; }),
       "[backward] The inputs of the first 3 steps were the same on all ranks, "
@@ -283,7 +283,7 @@ TEST(Backward, WarnsOfDataThatAllRanksShare) {
   EXPECT_EQ(train_on([](int step, int rank) { return step * rank; }), "");
 }
 
-TEST(Backward, IsSilentOfEqualDataThatAPreparedLoaderGave) {
+TEST(Backward, DoesNotWarnAboutEqualDataFromAPreparedLoader) {
   EXPECT_EQ(
       said_by([] {
         run_ranks(2, [](ProcessGroup group) {
@@ -301,7 +301,7 @@ TEST(Backward, IsSilentOfEqualDataThatAPreparedLoaderGave) {
       "");
 }
 
-TEST(Backward, RefusesALossOfNoPreparedModel) {
+TEST(Backward, RejectsALossOfNoPreparedModel) {
   Accelerator accelerator;
   auto model = make_model();
   auto net = accelerator.prepare(model);
@@ -313,7 +313,7 @@ TEST(Backward, RefusesALossOfNoPreparedModel) {
   accelerator.backward(net(x).sum());
 }
 
-TEST(Accumulate, GradientsStayLocalUntilTheWindowEnds) {
+TEST(Accumulate, GradientsStayLocalUntilTheUpdate) {
   run_ranks(2, [](ProcessGroup group) {
     Accelerator accelerator(
         {.accumulation = {.num_steps = 2}, .process_group = group});
@@ -333,7 +333,7 @@ TEST(Accumulate, GradientsStayLocalUntilTheWindowEnds) {
   });
 }
 
-TEST(Accumulate, ModelsThatTakeTurnsHaveWindowsOfTheirOwn) {
+TEST(Accumulate, AlternatingModelsAccumulateSeparately) {
   Accelerator accelerator({.accumulation = {.num_steps = 2}});
   torch::nn::Linear first(1, 1);
   torch::nn::Linear second(1, 1);
@@ -350,7 +350,7 @@ TEST(Accumulate, ModelsThatTakeTurnsHaveWindowsOfTheirOwn) {
   EXPECT_EQ(first->weight.grad().item<float>(), 2) << "the mean of each window";
 }
 
-TEST(Backward, TwoModelsMayBeCalledBeforeEitherIsStepped) {
+TEST(Backward, AllowsTwoForwardsBeforeEitherStep) {
   Accelerator accelerator;
   torch::nn::Linear first(1, 1);
   torch::nn::Linear second(1, 1);
@@ -370,7 +370,7 @@ TEST(Backward, TwoModelsMayBeCalledBeforeEitherIsStepped) {
           HasSubstr("No prepared model was called since")));
 }
 
-TEST(Accumulate, RefusesAStaticGraphThatStartsInsideOfAWindow) {
+TEST(Accumulate, RejectsAStaticGraphThatStartsDuringAccumulation) {
   run_ranks(2, [](ProcessGroup group) {
     Accelerator accelerator(
         {.accumulation = {.num_steps = 2},
@@ -387,7 +387,7 @@ TEST(Accumulate, RefusesAStaticGraphThatStartsInsideOfAWindow) {
   });
 }
 
-TEST(Accelerator, TriggerSyncAveragesWhatWasHeldBack) {
+TEST(Accelerator, TriggerSyncAveragesAccumulatedGradients) {
   run_ranks(2, [](ProcessGroup group) {
     Accelerator accelerator({.process_group = group});
     torch::nn::Linear model(torch::nn::LinearOptions(1, 1).bias(false));
@@ -490,7 +490,7 @@ TEST(ClipGradNorm, ClipsAsTorchAndReturnsTheNormBefore) {
   }
 }
 
-TEST(ClipGradValue, CutsEachNumber) {
+TEST(ClipGradValue, ClampsEachElement) {
   Accelerator accelerator;
   torch::nn::Linear model(torch::nn::LinearOptions(3, 1).bias(false));
   auto net = accelerator.prepare(model);

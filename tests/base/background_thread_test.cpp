@@ -12,7 +12,7 @@ sigset_t own_mask() {
   return mask;
 }
 
-TEST(BackgroundThread, LeavesSignalsToTheProgramButNotItsOwnFaults) {
+TEST(BackgroundThread, BlocksSignalsButNotItsOwnFaults) {
   sigset_t inside;
   background_thread([&] { inside = own_mask(); }).join();
   const sigset_t outside = own_mask();

@@ -58,7 +58,7 @@ TEST(OrderedWorkers, NeverWorksFurtherAheadThanItsCapacity) {
   EXPECT_LE(furthest.load(), 4);
 }
 
-TEST(OrderedWorkers, ThrowsWhereTheValueWouldHaveCome) {
+TEST(OrderedWorkers, ThrowsInPlaceOfTheValue) {
   OrderedWorkers workers(2);
   workers.start({.num_tasks = 6, .capacity = 3}, [](int64_t i) {
     if (i % 2 == 1) {
@@ -78,7 +78,7 @@ TEST(OrderedWorkers, ThrowsWhereTheValueWouldHaveCome) {
   }
 }
 
-TEST(OrderedWorkers, StopsInTheMiddleAndLeavesNothingBehind) {
+TEST(OrderedWorkers, StopsHalfWayAndDiscardsValues) {
   std::atomic<int> num_alive = 0;
   struct Counted {
     explicit Counted(std::atomic<int>& count) : count(count) { ++count; }
@@ -122,12 +122,12 @@ TEST(OrderedWorkers, PreparesEachThreadOnceBeforeItsFirstTask) {
   EXPECT_EQ(num_prepared.load(), 3);
 }
 
-TEST(OrderedWorkers, EndsWithoutARun) {
+TEST(OrderedWorkers, IsDestroyedWithoutARun) {
   const OrderedWorkers unused(2);
   EXPECT_EQ(unused.num_threads(), 2);
 }
 
-TEST(OrderedWorkers, AreAnErrorWhereThreadsAreRefused) {
+TEST(OrderedWorkers, ThrowIfThreadsCannotBeCreated) {
   const pid_t child = fork();
   if (child == 0) {
     // The limit counts processes of a user other than root.

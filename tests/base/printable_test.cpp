@@ -6,13 +6,13 @@
 namespace accelerate {
 namespace {
 
-TEST(Printable, LeavesTextOfAnyLanguageAlone) {
+TEST(Printable, KeepsTextOfAnyLanguage) {
   for (const char* text : {"", "node-1 (8 x H200)\tok", "Größe 日本 🚀"}) {
     EXPECT_EQ(printable(text), text);
   }
 }
 
-TEST(Printable, QuotesWhatATerminalWouldObey) {
+TEST(Printable, EscapesControlCharacters) {
   EXPECT_EQ(printable("\x1b[2Jgone\a"), "\\x1b[2Jgone\\x07");
   EXPECT_EQ(printable("a\r\n[launch] forged"), "a\\x0d\\x0a[launch] forged");
   EXPECT_EQ(printable("\x7f"), "\\x7f");
@@ -40,7 +40,7 @@ TEST(Printable, QuotesBytesThatAreNotUtf8) {
   EXPECT_EQ(printable("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");
 }
 
-TEST(Printable, KeepsLineEndsWhereAsked) {
+TEST(Printable, KeepsLineEndsIfRequested) {
   EXPECT_EQ(printable("a\nb\x1b", LineEnds::kKept), "a\nb\\x1b");
 }
 

@@ -28,20 +28,20 @@ TEST(SmallFile, IsReadWhole) {
   EXPECT_EQ(read_small_file(folder.write("b", ""), "it"), "");
 }
 
-TEST(SmallFile, WithoutAnEndIsRefusedEarly) {
+TEST(SmallFile, EndlessIsRejectedEarly) {
   EXPECT_THAT(
       complaint("/dev/zero"),
       HasSubstr("the host file '/dev/zero' has more than 1048576 bytes"));
 }
 
-TEST(SmallFile, ThatIsAPipeWithoutAWriterDoesNotHang) {
+TEST(SmallFile, PipeWithoutAWriterDoesNotHang) {
   TempDir folder;
   const auto pipe = folder.path() / "pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   EXPECT_THAT(complaint(pipe), HasSubstr("a pipe that nobody writes to"));
 }
 
-TEST(SmallFile, ThatCannotBeReadSaysWhy) {
+TEST(SmallFile, UnreadableReportsTheCause) {
   TempDir folder;
   EXPECT_THAT(complaint(folder.path()), HasSubstr("is a folder"));
   EXPECT_THAT(

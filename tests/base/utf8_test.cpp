@@ -8,7 +8,7 @@
 namespace accelerate {
 namespace {
 
-TEST(Utf8, FindsWhatUnicodeForbids) {
+TEST(Utf8, FindsInvalidSequences) {
   const std::pair<std::string, std::optional<size_t>> cases[] = {
       {"", std::nullopt},
       {"plain ascii, longer than eight", std::nullopt},

@@ -23,7 +23,7 @@ TEST(Words, AreOffered) {
   EXPECT_EQ(either(Words{"no", "fp16", "bf16"}), "no, fp16 or bf16");
 }
 
-TEST(Words, LoseTheSpacesAroundThem) {
+TEST(Words, AreTrimmed) {
   EXPECT_EQ(trimmed(" a b\t\n"), "a b");
   EXPECT_EQ(trimmed(" \n"), "");
   EXPECT_EQ(trimmed(" 1\n", " \t"), "1\n");

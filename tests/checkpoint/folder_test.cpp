@@ -58,7 +58,7 @@ std::string dead_job() {
   return own.substr(0, own.find('-')) + "-999999999-1-1";
 }
 
-TEST(CheckpointFolder, HasItsNameOnlyWhenItIsComplete) {
+TEST(CheckpointFolder, AppearsOnlyWhenComplete) {
   const TempDir folder;
   const auto target = folder.path() / "deep" / "state";
   {
@@ -74,7 +74,7 @@ TEST(CheckpointFolder, HasItsNameOnlyWhenItIsComplete) {
       names_in(target), UnorderedElementsAre("checkpoint.json", "one", "two"));
 }
 
-TEST(CheckpointFolder, ReplacesTheOldStateAndKeepsTheUsersFiles) {
+TEST(CheckpointFolder, ReplacesPreviousCheckpointAndKeepsUserFiles) {
   const TempDir folder;
   const auto target = folder.path() / "state";
   fs::create_directories(target / "unet");
@@ -89,7 +89,7 @@ TEST(CheckpointFolder, ReplacesTheOldStateAndKeepsTheUsersFiles) {
           "checkpoint.json", "notes.txt", "unet", "one", "three"));
 }
 
-TEST(CheckpointFolder, KeepsTheOldStateWhereASaveIsGivenUp) {
+TEST(CheckpointFolder, KeepsPreviousCheckpointWhenSaveIsAborted) {
   const TempDir folder;
   const auto target = folder.path() / "state";
   save(target, 1);
@@ -102,7 +102,7 @@ TEST(CheckpointFolder, KeepsTheOldStateWhereASaveIsGivenUp) {
   EXPECT_EQ(names_in(target).size(), 3u);
 }
 
-TEST(CheckpointFolder, TakesRanksInWhenTheyComeBeforeAndAfter) {
+TEST(CheckpointFolder, AcceptsRankFilesBeforeAndAfterRankZero) {
   const TempDir folder;
   const auto target = folder.path() / "state";
   // Twice: into a new folder and into one that is there.
@@ -154,7 +154,7 @@ TEST(CheckpointFolder, RankFilesDoNotReplaceThoseOfMainProcess) {
   EXPECT_EQ(read_file(target / "extra"), "a rank's");
 }
 
-TEST(CheckpointFolder, TakesRanksInThatWriteAtTheSameTime) {
+TEST(CheckpointFolder, AcceptsRankFilesWrittenConcurrently) {
   for (const bool is_new : {true, false}) {
     const TempDir folder;
     const auto target = folder.path() / "state";
@@ -198,7 +198,7 @@ TEST(CheckpointFolder, IsWrittenByOneProcessAtATime) {
   }
 }
 
-TEST(CheckpointFolder, IsReadWholeWhileItIsReplaced) {
+TEST(CheckpointFolder, IsReadConsistentlyWhileItIsReplaced) {
   const TempDir folder;
   const auto target = folder.path() / "state";
   save(target, 0);
@@ -227,7 +227,7 @@ TEST(CheckpointFolder, IsReadWholeWhileItIsReplaced) {
   writer.join();
 }
 
-TEST(CheckpointFolder, LeavesAnotherRunsAlone) {
+TEST(CheckpointFolder, KeepsAnotherRunsFolders) {
   const TempDir folder;
   CheckpointWriter other(folder.path() / "other", 1);
   save(folder.path() / "state", 1);
@@ -356,7 +356,7 @@ TEST(CheckpointFolder, JobsDoNotMixTheirParts) {
   EXPECT_THAT(names_in(target), UnorderedElementsAre("checkpoint.json", "one"));
 }
 
-TEST(CheckpointFolder, SecondJobIsRefusedByNameOfFirst) {
+TEST(CheckpointFolder, RejectsSecondJobAndNamesTheFirst) {
   const TempDir folder;
   for (const char* name : {"new", "old"}) {
     const auto target = folder.path() / name;
@@ -397,7 +397,7 @@ TEST(CheckpointFolder, KeepsFilesOfFolderMadeDuringSave) {
   EXPECT_THAT(names_in(folder.path()), ElementsAre("state"));
 }
 
-TEST(CheckpointFolder, IsRefusedWhereItIsDamaged) {
+TEST(CheckpointFolder, IsRejectedIfDamaged) {
   const TempDir folder;
   const auto target = folder.path() / "state";
   expect_error<SystemError>(
@@ -419,7 +419,7 @@ TEST(CheckpointFolder, IsRefusedWhereItIsDamaged) {
   expect_error<DataError>([&] { moment_of(target); }, "is not a regular file");
 }
 
-TEST(CheckpointFolder, FindsTheOneSavedLastAmongThoseThatAreWhole) {
+TEST(CheckpointFolder, FindsTheNewestCompleteOne) {
   const TempDir folder;
   EXPECT_THAT(complete_checkpoints(folder.path()), ElementsAre());
   for (const int64_t moment : {3, 10, 7, 20}) {
@@ -438,7 +438,7 @@ TEST(CheckpointFolder, FindsTheOneSavedLastAmongThoseThatAreWhole) {
   EXPECT_EQ(complete_checkpoints(folder.path()).size(), 2u);
 }
 
-TEST(NumberedCheckpoints, AreRotatedWithoutWhatIsTheUsers) {
+TEST(NumberedCheckpoints, RotationKeepsUserFiles) {
   const TempDir folder;
   EXPECT_EQ(next_checkpoint_number(folder.path()), 0);
   for (const int64_t number : {1, 2, 3, 4}) {
@@ -463,7 +463,7 @@ TEST(NumberedCheckpoints, AreRotatedWithoutWhatIsTheUsers) {
           "checkpoint_5"));
 }
 
-TEST(CheckpointFolder, CannotBeMadeInAPlaceThatIsRefused) {
+TEST(CheckpointFolder, RejectsInvalidLocations) {
   const TempDir folder;
   folder.write("file", "");
   expect_error<SystemError>(
@@ -488,7 +488,7 @@ TEST(CheckpointFolder, CannotBeMadeInAPlaceThatIsRefused) {
   }
 }
 
-TEST(CheckpointFolder, IsWholeWheneverTheRunIsKilled) {
+TEST(CheckpointFolder, IsConsistentWheneverTheRunIsKilled) {
   const TempDir folder;
   std::mt19937 random(20);
   save(folder.path() / "same", 0);

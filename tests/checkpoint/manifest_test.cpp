@@ -69,7 +69,7 @@ Manifest example() {
   return manifest;
 }
 
-TEST(Manifest, ComesBackAsItWas) {
+TEST(Manifest, RoundTrips) {
   const auto manifest = example();
   const auto read = parse_manifest(format_manifest(manifest), "x");
   EXPECT_EQ(read.moment, 7);
@@ -83,7 +83,7 @@ TEST(Manifest, ComesBackAsItWas) {
   EXPECT_TRUE(nlohmann::json::parse(format_manifest(manifest)).is_object());
 }
 
-TEST(Manifest, RefusesEveryPrefixAndEveryFlippedBit) {
+TEST(Manifest, RejectsEveryPrefixAndEveryFlippedBit) {
   const auto text = format_manifest(example());
   for (size_t size = 0; size < text.size(); ++size) {
     EXPECT_THROW(parse_manifest(text.substr(0, size), "x"), DataError) << size;
@@ -112,7 +112,7 @@ void expect_refused(const nlohmann::json& content, const std::string& why) {
   }
 }
 
-TEST(Manifest, RefusesWhatIsSignedButHostile) {
+TEST(Manifest, RejectsHostileTextWithAValidChecksum) {
   const auto text = format_manifest(example());
   auto good = nlohmann::json::parse(text);
   good.erase("checksum");

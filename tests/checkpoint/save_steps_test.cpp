@@ -436,7 +436,7 @@ TEST_F(SaveSteps, KeepsPreviousOrNewCheckpointWhenKilled) {
   run_grid(true);
 }
 
-TEST_F(SaveSteps, LosesNoPartWhenDelayed) {
+TEST_F(SaveSteps, LosesNoPartIfProcessesAreDelayed) {
   run_grid(false);
 }
 

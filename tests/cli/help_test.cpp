@@ -157,7 +157,7 @@ TEST(Help, IsColouredOnATerminalOnly) {
   EXPECT_THAT(plain.shown(), HasSubstr("Train:"));
 }
 
-TEST(Mistakes, GetOneSentenceThatSaysWhatToDo) {
+TEST(Mistakes, GetOneSentenceWithAnAction) {
   const TempDir folder;
   const auto bad = folder.write("bad.yaml", "debug: no\nnum_proceses: 2\n");
   const std::string missing = folder.path() / "missing.yaml";
@@ -212,7 +212,7 @@ TEST(Mistakes, GetOneSentenceThatSaysWhatToDo) {
   }
 }
 
-TEST(Mistakes, OfGpusThatAreNotThereNameTheFlag) {
+TEST(Mistakes, AboutMissingGpusNameTheFlag) {
   EXPECT_THAT(
       run("launch --multi_gpu train.py").err,
       StartsWith("accelerate: [launch] --multi_gpu, but this machine has no "

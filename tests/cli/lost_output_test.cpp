@@ -12,7 +12,7 @@ namespace {
 using safetensors::Dtype;
 using ::testing::StartsWith;
 
-TEST(LostOutput, GivesOneLineAndNoZero) {
+TEST(LostOutput, PrintsOneLineAndFails) {
   TempDir folder;
   const std::string model = write_llama(folder, Dtype::kF32, 4);
   for (const std::string& command :
@@ -37,7 +37,7 @@ TEST(LostOutput, GivesOneLineAndNoZero) {
   }
 }
 
-TEST(LostOutput, IsNoMatterWhereNothingWasToBeSaid) {
+TEST(LostOutput, IsIgnoredIfThereWasNoOutput) {
   const auto result = run_process(
       {"bash", "-c", kProgram + " launch --num_processes 2 true >&-"});
   EXPECT_EQ(result.exit_code, 0) << result.err;

@@ -100,7 +100,7 @@ TEST(EstimateMemory, SaysWhatEachStageTakes) {
 }
 
 // 16 blocks of a MiB: shards of 8 processes are smaller than the whole.
-TEST(EstimateMemory, ExplainsNothingWhereShardingSaves) {
+TEST(EstimateMemory, ExplainsNothingIfShardingSavesMemory) {
   TempDir folder;
   std::string header = "{";
   constexpr int kBlockBytes = 1 << 20;
@@ -158,7 +158,7 @@ TEST(EstimateMemory, FindsModelsInTheCacheOfTheHub) {
           "folder of its safetensors files\n");
 }
 
-TEST(EstimateMemory, SaysWhenItGuesses) {
+TEST(EstimateMemory, ReportsGuesses) {
   TempDir folder;
   write_llama(folder, Dtype::kF32, 4);
   folder.write("config.json", R"({"model_type":"novel"})");
@@ -185,7 +185,7 @@ TEST(EstimateMemory, ReadsTheFilesThatAnIndexNames) {
       1344); // As its metadata says.
 }
 
-TEST(EstimateMemory, RefusesWhatItCannotRead) {
+TEST(EstimateMemory, RejectsUnreadableFiles) {
   TempDir folder;
   folder.write("model.safetensors", "no such format");
   const std::pair<std::vector<std::string>, const char*> cases[] = {
@@ -223,7 +223,7 @@ TEST(MergeWeights, WritesOneFileIntoAFolderOrUnderAName) {
   }
 }
 
-TEST(MergeWeights, RefusesWhatItCannotMerge) {
+TEST(MergeWeights, RejectsFilesThatCannotBeMerged) {
   TempDir folder;
   const auto target = folder.path() / "merged";
   auto result = run_process({kProgram, "merge-weights", folder.path(), target});

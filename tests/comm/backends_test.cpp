@@ -101,7 +101,7 @@ TEST_F(Backends, CarryGroupsUnderTheirNames) {
   EXPECT_EQ(num_reductions, 2);
 }
 
-TEST_F(Backends, GetTheCallersMemoryAndNotItsTensor) {
+TEST_F(Backends, GetTheCallersMemoryButNotItsTensor) {
   run_ranks(
       2,
       [](ProcessGroup group) {
@@ -127,14 +127,14 @@ TEST_F(Backends, CarrySubgroupsToo) {
   EXPECT_EQ(num_reductions, 2);
 }
 
-TEST_F(Backends, AreAnErrorWhereTheyMakeNothing) {
+TEST_F(Backends, ThrowIfTheyCreateNothing) {
   EXPECT_THAT(
       [] { run_ranks(2, [](ProcessGroup) {}, {.backend = "null"}); },
       ThrowsMessage<ConfigError>(
           HasSubstr("`make` of the backend 'null' returned null")));
 }
 
-TEST_F(Backends, ArePreferredWhereTheyAreAtHome) {
+TEST_F(Backends, ArePreferredOnTheirNativeDevice) {
   EXPECT_EQ(default_backend_for(c10::kCPU), "gloo");
   EXPECT_EQ(default_backend_for(c10::kPrivateUse1), "pretend");
   EXPECT_EQ(default_backend_for(c10::kXPU), "");
@@ -163,7 +163,7 @@ TEST_F(Backends, AreChosenByNameOrByDevice) {
   }
 }
 
-TEST_F(Backends, AreRefusedWhereTheirRowIsNotWhole) {
+TEST_F(Backends, AreRejectedIfTheirRowIsIncomplete) {
   EXPECT_THAT(
       [] {
         register_backend(

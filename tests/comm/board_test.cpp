@@ -246,7 +246,7 @@ TEST(Board, StaysOpenWhenAForkedChildClosesItsCopy) {
   EXPECT_EQ(other.exit_status(), 0);
 }
 
-TEST(Board, TimesOutAndIsThenOverForBoth) {
+TEST(Board, TimesOutAndFailsForBothFromThenOn) {
   OtherProcess other([](int socket) {
     Side side(1, socket);
     side.open();
@@ -334,7 +334,7 @@ const Obstacle kObstacles[] = {
 
 class BoardWith : public ::testing::TestWithParam<Obstacle> {};
 
-TEST_P(BoardWith, StaysShutOnBothRanks) {
+TEST_P(BoardWith, StaysClosedOnBothRanks) {
   OtherProcess other(GetParam().run);
   Side side(0, other.socket());
   try {

@@ -68,7 +68,7 @@ TEST(Gather, HandlesMoreTensorsThanFitTheHeader) {
   });
 }
 
-TEST(Reduce, LeavesItsArgumentAlone) {
+TEST(Reduce, DoesNotModifyItsArgument) {
   run_ranks(2, [](ProcessGroup group) {
     const auto own = torch::full({2}, group.rank() + 1.0);
     const auto pair = reduce(group, std::pair(own, own), ReduceOp::kMean);
@@ -125,7 +125,7 @@ TEST(Numbers, AreGatheredToVectors) {
   });
 }
 
-TEST(Numbers, ThatCannotBeReducedAreNamed) {
+TEST(Numbers, UnsupportedReductionsAreNamed) {
   run_ranks(2, [](ProcessGroup group) {
     EXPECT_THAT(
         [&] { reduce(group, group.rank(), ReduceOp::kMean); },
@@ -212,7 +212,7 @@ TEST(Reduce, GivesTheSameForSmallAndLargeValues) {
   });
 }
 
-TEST(Gather, GivesSmallValuesOfAnyKind) {
+TEST(Gather, GathersSmallValuesOfAnyKind) {
   run_ranks(2, [](ProcessGroup group) {
     const auto base = torch::arange(6).reshape({2, 3}) + 10 * group.rank();
     const auto both =
@@ -254,7 +254,7 @@ TEST(Scatter, GivesEachRankItsPartOfTheRoots) {
   });
 }
 
-TEST(Scatter, RefusesRowsThatDoNotDivideOnAllRanks) {
+TEST(Scatter, RejectsIndivisibleRowsOnAllRanks) {
   run_ranks(2, [](ProcessGroup group) {
     EXPECT_THAT(
         [&] { scatter(group, torch::zeros(3), 0); },
@@ -297,7 +297,7 @@ TEST(PadAcrossProcesses, FillsUpToTheLongest) {
   });
 }
 
-TEST(Collectives, RefuseWhatTheyDoNotTakeOnAllRanks) {
+TEST(Collectives, RejectUnsupportedValuesOnAllRanks) {
   const auto refuse = [](const ProcessGroup& group) {
     const auto refused = [](const char* text) {
       return ThrowsMessage<UsageError>(
@@ -322,7 +322,7 @@ TEST(Collectives, RefuseWhatTheyDoNotTakeOnAllRanks) {
   refuse(ProcessGroup());
 }
 
-TEST(Scatter, NeedsNothingOfTheOthersButTheStructure) {
+TEST(Scatter, NeedsOnlyTheStructureFromOtherRanks) {
   run_ranks(2, [](ProcessGroup group) {
     const auto value = group.rank() == 0 ? torch::tensor({5.0, 6.0}) : Tensor();
     EXPECT_EQ(scatter(group, value, 0).item<double>(), 5 + group.rank());
@@ -430,7 +430,7 @@ std::vector<std::string> heard(const std::function<void(ProcessGroup)>& call) {
   return messages;
 }
 
-TEST(Mismatch, OfTwoRanksCallsNeitherRight) {
+TEST(Mismatch, BlamesNeitherOfTwoRanks) {
   EXPECT_THAT(
       heard([](ProcessGroup group) {
         all_gather(group, torch::zeros({2, 3 + group.rank()}));
@@ -470,7 +470,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::ValuesIn(kMismatches),
     [](const auto& info) { return std::string(info.param.name); });
 
-TEST(Collectives, RefuseARootThatDoesNotExist) {
+TEST(Collectives, RejectAnUnknownRoot) {
   ProcessGroup solo;
   auto value = torch::zeros(1);
   EXPECT_THAT(

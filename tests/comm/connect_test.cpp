@@ -134,7 +134,7 @@ TEST(Connect, NamesTheRanksThatDidNotArrive) {
       ThrowsMessage<TimeoutError>(HasSubstr("rank(s) 1, 2 of 3")));
 }
 
-TEST(Connect, SaysSoWhereRank0IsNotThere) {
+TEST(Connect, ReportsThatRank0IsMissing) {
   const ProcessGroupOptions options{.connect_timeout = 500ms};
   ::testing::internal::CaptureStderr();
   EXPECT_THAT(
@@ -147,7 +147,7 @@ TEST(Connect, SaysSoWhereRank0IsNotThere) {
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
 }
 
-TEST(Connect, EndsAtItsDeadlineWhereRank0IsNotThere) {
+TEST(Connect, TimesOutIfRank0IsMissing) {
   const int port = find_free_port();
   EXPECT_THROW(
       ProcessGroup::connect(environment(1, 2, port), {.connect_timeout = 3s}),
@@ -190,7 +190,7 @@ const testing::RankBodyRegistration kAbsentMain(
       return std::string();
     });
 
-TEST(Connect, EndsWhereRank0LeavesWithoutComing) {
+TEST(Connect, FailsIfRank0ExitsBeforeConnecting) {
   const auto result = testing::launch_body(2, "absent main");
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(
@@ -200,7 +200,7 @@ TEST(Connect, EndsWhereRank0LeavesWithoutComing) {
           HasSubstr("rank 0 had already finished")));
 }
 
-TEST(Connect, DoesNotWaitForAStrangerWhoListensInSilence) {
+TEST(Connect, DoesNotWaitForASilentListener) {
   const int port = find_free_port();
   testing::Subprocess stranger(
       {"python3",
@@ -248,7 +248,7 @@ const testing::RankBodyRegistration kLeavesEarly(
       return std::string();
     });
 
-TEST(Connect, SaysInOneLineThatAPeerHasLeft) {
+TEST(Connect, ReportsALostPeerInOneLine) {
   const auto result = testing::launch_body(2, "leaves early");
   EXPECT_NE(result.exit_code, 0);
   EXPECT_THAT(
@@ -278,7 +278,7 @@ const testing::RankBodyRegistration kNumFiles(
       return num_files() > before ? "more" : "as before";
     });
 
-TEST(SharedConnection, LeavesNoFileOpenWhenItEnds) {
+TEST(SharedConnection, ClosesAllFilesAtTheEnd) {
   EXPECT_THAT(
       testing::run_body(testing::RankKind::kProcesses, 2, "files after ends"),
       Each("as before"));
@@ -293,13 +293,13 @@ const testing::RankBodyRegistration kTwins(
       return std::string();
     });
 
-TEST(Connect, RefusesTwoProcessesWithOneRank) {
+TEST(Connect, RejectsTwoProcessesWithTheSameRank) {
   const auto result = testing::launch_body(3, "twins");
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.err, HasSubstr("rank 1 arrived twice"));
 }
 
-TEST(Connect, SaysWhatIsMissingWhereNoMeetingPointIsKnown) {
+TEST(Connect, ReportsAMissingAddress) {
   EXPECT_THAT(
       [] {
         constexpr static Starter kPmi{.name = "PMI"};
@@ -309,7 +309,7 @@ TEST(Connect, SaysWhatIsMissingWhereNoMeetingPointIsKnown) {
           AllOf(HasSubstr("PMI started 2"), HasSubstr("MASTER_ADDR"))));
 }
 
-TEST(Connect, SaysSoWhereThePortIsTaken) {
+TEST(Connect, ReportsThatThePortIsInUse) {
   const int port = find_free_port();
   const ProcessGroupOptions options{.connect_timeout = 300ms};
   testing::Subprocess other(

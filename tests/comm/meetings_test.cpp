@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using ::testing::ThrowsMessage;
 
-TEST(DeferredMeetings, AreHeldByAReplayBesideRanksThatRunTheStep) {
+TEST(DeferredMeetings, ReplaysMatchRanksThatRunTheStep) {
   run_ranks(2, [](ProcessGroup group) {
     const auto run_step = [&] {
       agree_on_text(group, "forward", "");
@@ -43,7 +43,7 @@ TEST(DeferredMeetings, AreHeldByAReplayBesideRanksThatRunTheStep) {
   });
 }
 
-TEST(DeferredMeetings, NameARankThatDoesSomethingElse) {
+TEST(DeferredMeetings, NameARankThatCallsAnotherOperation) {
   run_ranks(2, [](ProcessGroup group) {
     EXPECT_THAT(
         [&] {
@@ -57,7 +57,7 @@ TEST(DeferredMeetings, NameARankThatDoesSomethingElse) {
   });
 }
 
-TEST(DeferredMeetings, RefuseToCompareValues) {
+TEST(DeferredMeetings, CannotCompareValues) {
   run_ranks(2, [](ProcessGroup group) {
     const DeferredMeetings deferred(group);
     EXPECT_THAT(

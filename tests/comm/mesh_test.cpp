@@ -61,7 +61,7 @@ TEST(Mesh, HasTheSameDataAlongOtherDimensions) {
   });
 }
 
-TEST(Mesh, HasOneRankAlongWhatItDoesNotHave) {
+TEST(Mesh, HasOneRankAlongMissingDimensions) {
   run_ranks(2, [](ProcessGroup group) {
     const Mesh mesh(group, {{"tensor", 2}, {"shard", 1}});
     EXPECT_EQ(mesh.size("context"), 1);
@@ -112,7 +112,7 @@ TEST_P(RefusedMesh, IsAnErrorInOneLine) {
   });
 }
 
-TEST(Mesh, IsAnErrorOnAllRanksWhereTheirDimensionsDiffer) {
+TEST(Mesh, ThrowsOnAllRanksIfDimensionsDiffer) {
   using Dimensions = std::vector<MeshDimension>;
   const std::pair<Dimensions, Dimensions> different[] = {
       {{{"a", 2}}, {{"b", 2}}},

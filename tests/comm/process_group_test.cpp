@@ -90,7 +90,7 @@ TEST_P(ProcessGroupOf, KeepsNanInMaximaAndMinima) {
   });
 }
 
-TEST_P(ProcessGroupOf, TakesMeansWhoseSumsOverflow) {
+TEST_P(ProcessGroupOf, AveragesValuesWhoseSumOverflows) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     const int n = group.world_size();
     // The largest fp16 is 65504.
@@ -133,7 +133,7 @@ const Refused kRefused[] = {
     {torch::kComplexFloat, ReduceOp::kMax, "max of ComplexFloat"},
 };
 
-TEST_P(ProcessGroupOf, RefusesReductionsThatADtypeDoesNotHave) {
+TEST_P(ProcessGroupOf, RejectsReductionsThatADtypeDoesNotSupport) {
   const auto refuse = [](const ProcessGroup& group) {
     for (const auto& [dtype, op, text] : kRefused) {
       const auto one_line = AllOf(HasSubstr(text), Not(HasSubstr("\n")));
@@ -187,7 +187,7 @@ TEST_P(ProcessGroupOf, MovesTensorsOfAnyDtype) {
   });
 }
 
-TEST_P(ProcessGroupOf, MovesConjugatesAsTheyAreRead) {
+TEST_P(ProcessGroupOf, SendsTheValuesOfConjugates) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     const auto own =
         torch::full({2}, c10::complex<double>(group.rank(), 1)).conj();
@@ -201,7 +201,7 @@ TEST_P(ProcessGroupOf, MovesConjugatesAsTheyAreRead) {
   });
 }
 
-TEST_P(ProcessGroupOf, RefusesWhatIsNoDenseTensorInOneLine) {
+TEST_P(ProcessGroupOf, RejectsTensorsThatAreNotDense) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     for (const auto& tensor : {Tensor(), torch::eye(2).to_sparse()}) {
       const auto refusal = ThrowsMessage<UsageError>(
@@ -217,7 +217,7 @@ TEST_P(ProcessGroupOf, RefusesWhatIsNoDenseTensorInOneLine) {
   });
 }
 
-TEST_P(ProcessGroupOf, RefusesToScatterAnotherNumberOfRows) {
+TEST_P(ProcessGroupOf, RejectsAWrongNumberOfRowsInScatter) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     const int n = group.world_size();
     if (group.rank() == 0) {
@@ -344,7 +344,7 @@ TEST_P(ProcessGroupOf, ScattersReductionsToClosedForms) {
   });
 }
 
-TEST(ReduceScatter, GivesTheBitsOfAllReduceOnTwoRanks) {
+TEST(ReduceScatter, IsBitIdenticalToAllReduceOnTwoRanks) {
   run_ranks(2, [](ProcessGroup group) {
     for (const auto dtype : {torch::kFloat, torch::kBFloat16, torch::kHalf}) {
       auto generator = torch::make_generator<torch::CPUGeneratorImpl>(
@@ -371,7 +371,7 @@ TEST(ReduceScatter, RoundsSumsOfReducedPrecisionOnce) {
   });
 }
 
-TEST(ReduceScatter, RefusesAWholeThatIsNotSoManyParts) {
+TEST(ReduceScatter, RejectsAWholeOfTheWrongSize) {
   run_ranks(2, [](ProcessGroup group) {
     EXPECT_THAT(
         [&] {
@@ -386,7 +386,7 @@ TEST(ReduceScatter, RefusesAWholeThatIsNotSoManyParts) {
   });
 }
 
-TEST_P(ProcessGroupOf, RunsOperationsBesideEachOther) {
+TEST_P(ProcessGroupOf, RunsConcurrentOperations) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     const int n = group.world_size();
     auto sum = torch::full({3}, group.rank() + 1.0);
@@ -412,7 +412,7 @@ TEST_P(ProcessGroupOf, RunsOperationsBesideEachOther) {
   });
 }
 
-TEST(Work, IsDoneWhenItsHandleGoes) {
+TEST(Work, CompletesWhenItsHandleIsDestroyed) {
   run_ranks(2, [](ProcessGroup group) {
     auto first = torch::ones({3});
     auto second = torch::ones({3});
@@ -425,7 +425,7 @@ TEST(Work, IsDoneWhenItsHandleGoes) {
   });
 }
 
-TEST(Work, NamesItsOperationWhereARankDoesNotCome) {
+TEST(Work, NamesItsOperationIfARankIsMissing) {
   const auto run = [] {
     run_ranks(
         2,
@@ -449,7 +449,7 @@ TEST(Work, NamesItsOperationWhereARankDoesNotCome) {
           HasSubstr("[reduce_scatter] collective 3"), HasSubstr("on rank 0"))));
 }
 
-TEST(ProcessGroup, IsARankOfOneByItself) {
+TEST(ProcessGroup, IsRank0Of1ByDefault) {
   ProcessGroup solo;
   EXPECT_EQ(solo.world_size(), 1);
   EXPECT_TRUE(solo.is_solo());
@@ -462,7 +462,7 @@ TEST(ProcessGroup, IsARankOfOneByItself) {
           HasSubstr("[send] The group has only one rank")));
 }
 
-TEST(RunRanks, RefusesLessThanOne) {
+TEST(RunRanks, RejectsLessThanOne) {
   for (const int num_ranks : {-1, 0}) {
     EXPECT_THAT(
         [&] { run_ranks(num_ranks, [](ProcessGroup) {}); },
@@ -482,7 +482,7 @@ TEST(ProcessGroup, WrapsAGroupGivenFromOutside) {
   EXPECT_THROW(from_c10d(nullptr), UsageError);
 }
 
-TEST(ProcessGroup, NamesTheOperationWhereARankDoesNotCome) {
+TEST(ProcessGroup, NamesTheOperationIfARankIsMissing) {
   const auto run = [] {
     run_ranks(
         2,
@@ -501,7 +501,7 @@ TEST(ProcessGroup, NamesTheOperationWhereARankDoesNotCome) {
           AllOf(HasSubstr("[all_reduce]"), HasSubstr("on rank 0"))));
 }
 
-TEST(ProcessGroup, EndsTheOthersAtOnceWhereARankThrows) {
+TEST(ProcessGroup, EndsOtherRanksIfOneThrows) {
   const auto start = std::chrono::steady_clock::now();
   std::atomic<int> comm_errors = 0;
   EXPECT_THAT(
@@ -523,7 +523,7 @@ TEST(ProcessGroup, EndsTheOthersAtOnceWhereARankThrows) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, 5s);
 }
 
-TEST(ProcessGroup, RefusesCollectivesAfterShutdown) {
+TEST(ProcessGroup, RejectsCollectivesAfterShutdown) {
   run_ranks(2, [](ProcessGroup group) {
     group.barrier();
     EXPECT_FALSE(group.is_shut_down());

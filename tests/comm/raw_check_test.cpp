@@ -13,7 +13,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-TEST(CheckCollectives, NamesTheRankThatBringsSomethingElse) {
+TEST(CheckCollectives, NamesTheRankThatDiffers) {
   run_ranks(3, [](ProcessGroup group) {
     group.check_collectives();
     const bool is_odd = group.rank() == 2;
@@ -38,7 +38,7 @@ TEST(CheckCollectives, NamesTheRankThatBringsSomethingElse) {
   });
 }
 
-TEST(CheckCollectives, LeavesTheGroupInStepAndValuesAsTheyAre) {
+TEST(CheckCollectives, KeepsTheGroupInStepAndValuesUnchanged) {
   run_ranks(2, [](ProcessGroup group) {
     group.check_collectives();
     const int rank = group.rank();
@@ -57,7 +57,7 @@ TEST(CheckCollectives, LeavesTheGroupInStepAndValuesAsTheyAre) {
   });
 }
 
-TEST(CheckCollectives, HasNothingToCompareAlone) {
+TEST(CheckCollectives, ComparesNothingOnASingleRank) {
   ProcessGroup alone;
   alone.check_collectives();
   auto sum = torch::ones(2);

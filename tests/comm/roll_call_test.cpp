@@ -126,7 +126,7 @@ TEST(RollCall, CostsEachRankTheSameForAnyNumberOfThem) {
   EXPECT_LE(largest_cost(64, 0).operations, 5);
 }
 
-TEST(RollCall, CostsEachRankTheSameWhereOneIsMissing) {
+TEST(RollCall, CostsEachRankTheSameIfOneIsMissing) {
   EXPECT_EQ(largest_cost(64, 1), largest_cost(2, 1));
 }
 
@@ -142,7 +142,7 @@ TEST(RollCall, NamesTheRanksThatAreMissing) {
   other.join();
 }
 
-TEST(RollCall, RefusesARankThatComesTwice) {
+TEST(RollCall, RejectsADuplicateRank) {
   c10d::HashStore store;
   std::thread first([&] { roll_call(store, 0, 2, 30s); });
   roll_call(store, 1, 2, 30s);
@@ -152,7 +152,7 @@ TEST(RollCall, RefusesARankThatComesTwice) {
       ThrowsMessage<ConfigError>(HasSubstr("rank 1 arrived twice")));
 }
 
-TEST(RollCall, SaysInOneLineThatTheStoreClosed) {
+TEST(RollCall, ReportsAClosedStoreInOneLine) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(find_free_port());
   options.isServer = true;

@@ -117,7 +117,7 @@ TEST(Duplicate, HasCollectivesOfItsOwn) {
   EXPECT_TRUE(ProcessGroup().duplicate().is_solo());
 }
 
-TEST(Subgroup, MayBeMadeOfASubgroup) {
+TEST(Subgroup, MayBeASubgroupOfASubgroup) {
   run_ranks(4, [](ProcessGroup group) {
     if (const auto three = group.subgroup(
             group.rank() > 0 ? std::vector<int>{1, 2, 3} : std::vector<int>{0});
@@ -158,7 +158,7 @@ TEST_P(RefusedSubgroup, IsTheSameErrorOnAllRanks) {
   });
 }
 
-TEST(Subgroup, IsTheSameErrorOnAllRanksWhereListsDiffer) {
+TEST(Subgroup, ThrowsTheSameErrorOnAllRanksIfListsDiffer) {
   // Each list by itself is one that its rank may give.
   const std::vector<std::vector<std::vector<int>>> wrong = {
       {{0, 1}, {1}, {2}},

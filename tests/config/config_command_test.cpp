@@ -52,7 +52,7 @@ TEST_F(ConfigCommand, DefaultWritesOnceAndNeverOverwrites) {
   EXPECT_EQ(read_file(file()), before);
 }
 
-TEST_F(ConfigCommand, DefaultRefusesAPrecisionThatWeDoNotHave) {
+TEST_F(ConfigCommand, DefaultRejectsAnUnsupportedPrecision) {
   const auto result = run({"default", "--mixed_precision", "fp8"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(
@@ -99,7 +99,7 @@ TEST_F(ConfigCommand, ShowPrintsEachValueWithItsSource) {
   EXPECT_THAT(result.err, IsEmpty());
 }
 
-TEST_F(ConfigCommand, ShowSaysWhereNoFileIs) {
+TEST_F(ConfigCommand, ShowReportsAMissingFile) {
   const auto result = run({"show"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("file: none (" + file().string()));
@@ -235,7 +235,7 @@ TEST_F(ConfigCommand, ReplacesNothingButPlainFiles) {
   }
 }
 
-TEST_F(ConfigCommand, FollowsALinkThatLeadsToNothingYet) {
+TEST_F(ConfigCommand, FollowsADanglingLink) {
   const auto link = folder_.path() / "link.yaml";
   std::filesystem::create_symlink("made/real.yaml", link);
   const auto result = run({"default", "--config_file", link});
@@ -246,7 +246,7 @@ TEST_F(ConfigCommand, FollowsALinkThatLeadsToNothingYet) {
       HasSubstr("mixed_precision: 'no'\n"));
 }
 
-TEST_F(ConfigCommand, LeavesNothingBehindWhereAFileMayNotGrow) {
+TEST_F(ConfigCommand, LeavesNoFileIfTheSizeLimitIsExceeded) {
   const auto place = folder_.path() / "place";
   std::filesystem::create_directory(place);
   // Through a pipe: files of the test itself may not grow either.

@@ -190,7 +190,7 @@ TEST(ConfigFile, NamesTheEngineThatIsMissing) {
   }
 }
 
-TEST(ConfigFile, TakesSectionsOfEnginesThatAreNotAskedFor) {
+TEST(ConfigFile, AcceptsSectionsOfUnusedEngines) {
   const auto file = parse(
       "distributed_type: MULTI_GPU\nmegatron_lm_config:\n  a: 2\n"
       "tpu_name: t\ndowncast_bf16: 'no'\n");
@@ -200,7 +200,7 @@ TEST(ConfigFile, TakesSectionsOfEnginesThatAreNotAskedFor) {
 }
 
 // As the original's questionnaire writes them where nothing was chosen.
-TEST(ConfigFile, TakesSectionsThatListAnEngineWhichIsOff) {
+TEST(ConfigFile, AcceptsSectionsOfADisabledEngine) {
   for (const char* text :
        {"dynamo_config:\n  dynamo_backend: 'NO'\n  dynamo_mode: default\n"
         "  dynamo_use_dynamic: true\n  dynamo_use_fullgraph: false\n",
@@ -238,7 +238,7 @@ TEST(ConfigFile, TakesMergedMappings) {
       R"({"mpirun_hostfile":"hosts","own":1})");
 }
 
-TEST(ConfigFile, QuotesWhatATerminalWouldObey) {
+TEST(ConfigFile, EscapesControlCharacters) {
   try {
     parse("\"num_\\e[2Jprocesses\": 2\n");
     ADD_FAILURE();
@@ -247,7 +247,7 @@ TEST(ConfigFile, QuotesWhatATerminalWouldObey) {
   }
 }
 
-TEST(ConfigFile, RefusesWhatItDoesNotUnderstandInOneLine) {
+TEST(ConfigFile, RejectsUnknownContentInOneLine) {
   const std::pair<const char*, const char*> cases[] = {
       {"num_proceses: 2\n",
        "[f:1] unknown key 'num_proceses'; did you mean 'num_processes'?"},

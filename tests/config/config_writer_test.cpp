@@ -119,7 +119,7 @@ TEST(CompleteDocument, KeepsForeignKeysAndRenamesOldOnes) {
   }
 }
 
-TEST(CompleteDocument, GivesSeveralProcessesWhatTheMachineHas) {
+TEST(CompleteDocument, GivesSeveralProcessesTheMachinesDevices) {
   const auto type = [](const std::string& text, int num_gpus) {
     return complete_document(parse_config(text, "f"), num_gpus)
         .at("distributed_type")
@@ -170,7 +170,7 @@ TEST(WriteConfigFile, KeepsALinkAndTheModeOfTheFile) {
   EXPECT_EQ(status.st_mode & 0777, 0600U);
 }
 
-TEST(WriteConfigFile, SaysWhereItCannotWrite) {
+TEST(WriteConfigFile, ReportsWhereItCannotWrite) {
   const testing::TempDir folder;
   const auto file = folder.write("file", "");
   try {

@@ -104,7 +104,7 @@ TEST(DefaultConfigPath, FollowsTheOriginalsFolders) {
       path({{"HOME", "/h"}, {"HF_HOME", ""}}), "/h/.cache/huggingface" + file);
 }
 
-TEST(DefaultConfigPath, IsTheJsonFileWhereOnlyThatExists) {
+TEST(DefaultConfigPath, IsTheJsonFileIfOnlyThatExists) {
   const testing::TempDir folder;
   std::filesystem::create_directories(folder.path() / "accelerate");
   const auto env = lookup({{"HF_HOME", folder.path().string()}});

@@ -183,7 +183,7 @@ TEST(Fields, TakeBackTheTextOfTheirDefault) {
   }
 }
 
-TEST(Fields, RefuseTextsThatDoNotSuitThem) {
+TEST(Fields, RejectInvalidTexts) {
   const std::tuple<const char*, const char*, const char*> cases[] = {
       {"num_processes", "two", "a whole number from 1 to 4096"},
       {"num_processes", "0", "from 1 to 4096"},

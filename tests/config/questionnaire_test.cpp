@@ -59,7 +59,7 @@ TEST(Questionnaire, MpirunWithItsHostFile) {
   EXPECT_EQ(answer("1\n\n\nyes\n/h\n2\n\n\n0\n").config.mpirun_hostfile, "/h");
 }
 
-TEST(Questionnaire, AsksHowToShardWhereThatIsWanted) {
+TEST(Questionnaire, AsksHowToShardIfRequested) {
   const LaunchConfig expected = {
       .cpu = true,
       .num_processes = 2,
@@ -124,7 +124,7 @@ TEST(Questionnaire, SeveralMachines) {
           .main_process_port = 29501}));
 }
 
-TEST(Questionnaire, AsksForTheRankAsANumberWhereAMenuWouldBeLong) {
+TEST(Questionnaire, AsksForTheRankAsANumberInsteadOfALongMenu) {
   const auto session = answer("1\n64\n64\n63\nnode0\n\n\n\n\n\n\n0\n").config;
   EXPECT_EQ(session.machine_rank, 63);
   EXPECT_EQ(session.num_processes, 64);
@@ -135,7 +135,7 @@ TEST(Questionnaire, ProposesTheGpusThatAreThere) {
   EXPECT_FALSE(answer("\n\n\n\n\n", {.num_gpus = 1}).config.multi_gpu);
 }
 
-TEST(Questionnaire, AsksAgainWhereAnAnswerDoesNotDo) {
+TEST(Questionnaire, RepeatsTheQuestionAfterAnInvalidAnswer) {
   const auto session = answer(
       "seven\n2\nmany\n1\nperhaps\nno\n1\n3\n2\nno\nno\nfirst\n0,1\nno\n"
       "3\n2\n",
@@ -207,7 +207,7 @@ TEST(Questionnaire, NeedsAllItsAnswers) {
   EXPECT_THROW(answer(""), ConfigError);
 }
 
-TEST(DefaultConfig, UsesEveryGpuElseTheCpu) {
+TEST(DefaultConfig, UsesEveryGpuOrTheCpu) {
   EXPECT_EQ(
       default_config(0, "no"), (LaunchConfig{.cpu = true, .num_processes = 1}));
   EXPECT_EQ(

@@ -197,7 +197,7 @@ TEST_F(Resolve, ReadsTheFileOfTheFlagBeforeTheOneOfTheEnvironment) {
   EXPECT_EQ(config.file, path);
 }
 
-TEST_F(Resolve, ReadsTheDefaultFileWhereItExists) {
+TEST_F(Resolve, ReadsTheDefaultFileIfItExists) {
   std::filesystem::create_directories(folder_.path() / "accelerate");
   folder_.write("accelerate/default_config.yaml", "num_processes: 5\n");
   const auto config = resolve_launch_config(
@@ -205,7 +205,7 @@ TEST_F(Resolve, ReadsTheDefaultFileWhereItExists) {
   EXPECT_EQ(config.values.num_processes, 5);
 }
 
-TEST_F(Resolve, RefusesAFileThatWasAskedForAndIsMissing) {
+TEST_F(Resolve, RejectsAMissingFileThatWasRequested) {
   EXPECT_THROW(
       resolve_launch_config(
           flag("config_file", "/nonexistent"), lookup_away({})),
@@ -260,7 +260,7 @@ TEST_F(Resolve, KeepsTheNumberOfProcessesOnTheCpu) {
 }
 
 // As in the files that trl brings: all have the number, one has the type NO.
-TEST_F(Resolve, StartsOneProcessWhereTheFileSaysNotDistributed) {
+TEST_F(Resolve, StartsOneProcessIfTheFileSaysNotDistributed) {
   const std::string file =
       "num_processes: 8\ndistributed_type: \"NO\"\nuse_cpu: false\n";
   const auto config = with_file(file);
@@ -345,7 +345,7 @@ TEST_F(Resolve, AllowsOneProcessOnAFileForSeveralGpus) {
       "");
 }
 
-TEST_F(Resolve, ShardsWhereItIsAskedTo) {
+TEST_F(Resolve, ShardsIfRequested) {
   const std::string section = "fsdp_config: {fsdp_version: 2}\n";
   const auto sharded = with_file("distributed_type: FSDP\n" + section);
   EXPECT_TRUE(sharded.values.use_fsdp);
@@ -357,7 +357,7 @@ TEST_F(Resolve, ShardsWhereItIsAskedTo) {
   EXPECT_THAT(other.notes[0], HasSubstr("c.yaml:2) is ignored"));
 }
 
-TEST_F(Resolve, SaysWhereTheSectionOfDeepSpeedIsNotUsed) {
+TEST_F(Resolve, ReportsAnUnusedDeepSpeedSection) {
   const std::string section = "deepspeed_config: {zero_stage: 1}\n";
   const auto sharded = with_file("distributed_type: DEEPSPEED\n" + section);
   EXPECT_TRUE(sharded.values.use_deepspeed);

@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 using testing::lookup;
 using ::testing::ThrowsMessage;
 
-TEST(RunSettings, TakeTheDefaultsWhereNobodySaysAnything) {
+TEST(RunSettings, UseTheDefaults) {
   const RunSettings settings(lookup({{"ACCELERATE_USE_CPU", ""}}));
   EXPECT_FALSE(settings.cpu({}));
   EXPECT_FALSE(settings.debug({}));
@@ -23,7 +23,7 @@ TEST(RunSettings, TakeTheDefaultsWhereNobodySaysAnything) {
   EXPECT_EQ(settings.gradient_accumulation_steps({}), 1);
 }
 
-TEST(RunSettings, TakeVariablesWhereTheCodeIsSilent) {
+TEST(RunSettings, UseVariablesIfTheCodeSetsNothing) {
   const RunSettings settings(lookup({
       {"ACCELERATE_USE_CPU", "True"},
       {"ACCELERATE_DEBUG_MODE", "1"},
@@ -36,7 +36,7 @@ TEST(RunSettings, TakeVariablesWhereTheCodeIsSilent) {
   EXPECT_EQ(settings.gradient_accumulation_steps({}), 8);
 }
 
-TEST(RunSettings, TakeWhatTheCodeSaysWithoutALookAtVariables) {
+TEST(RunSettings, PreferValuesInCodeWithoutParsingVariables) {
   const RunSettings settings(lookup({
       {"ACCELERATE_USE_CPU", "True"},
       {"ACCELERATE_DEBUG_MODE", "maybe"},
@@ -92,7 +92,7 @@ TEST(RunSettings, UnderstandWhatTheLauncherWrites) {
   EXPECT_EQ(settings.gradient_accumulation_steps({}), 4);
 }
 
-TEST(PrecisionNames, GoThereAndBack) {
+TEST(PrecisionNames, RoundTrip) {
   for (const PrecisionName& row : precision_names()) {
     EXPECT_EQ(parse_precision(row.name), row.precision);
     EXPECT_EQ(find_precision(row.precision).name, row.name);

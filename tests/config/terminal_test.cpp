@@ -105,7 +105,7 @@ TEST_F(Questions, SeveralMachines) {
   EXPECT_EQ(saved("mixed_precision"), "bf16");
 }
 
-TEST_F(Questions, MpirunAndAnAnswerThatDoesNotDo) {
+TEST_F(Questions, MpirunAndAnInvalidAnswer) {
   ASSERT_TRUE(choose_kind("1\r"));
   ASSERT_TRUE(answer("How many machines", "zero\r"));
   ASSERT_TRUE(answer("Please enter a whole number", ""));

@@ -69,7 +69,7 @@ std::string alias_bomb() {
   return text;
 }
 
-TEST(YamlTree, RefusesWhatIsNoMappingInOneLine) {
+TEST(YamlTree, RejectsAnythingButAMappingInOneLine) {
   const std::pair<std::string, const char*> cases[] = {
       {"", "`key: value` lines"},
       {"# only a comment\n", "`key: value` lines"},

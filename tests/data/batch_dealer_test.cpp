@@ -45,7 +45,7 @@ TEST(BatchDealer, DealsOneBatchToEachRankAndFillsUpTheEnd) {
   EXPECT_EQ(parts_of(dealer.deal({1})), (Parts{{0, 1, 1}, {1, 1, 0}}));
 }
 
-TEST(BatchDealer, RepeatsWhatThereIsWhereTheFirstTurnIsShort) {
+TEST(BatchDealer, RepeatsShortFirstRounds) {
   BatchDealer dealer(/*split_batches=*/true, /*drop_last=*/false, 4);
   EXPECT_EQ(dealer.batches_per_turn(), 1);
   EXPECT_THAT(dealer.deal({0}).repeated, IsEmpty());
@@ -61,7 +61,7 @@ TEST(BatchDealer, RepeatsWhatThereIsWhereTheFirstTurnIsShort) {
       parts_of(second), (Parts{{0, 2, 2}, {2, 2, 2}, {4, 2, 1}, {6, 2, 0}}));
 }
 
-TEST(BatchDealer, DropsWhatDoesNotDivide) {
+TEST(BatchDealer, DropsIndivisibleRounds) {
   BatchDealer dealer(/*split_batches=*/true, /*drop_last=*/true, 2);
   const auto turn = dealer.deal({5});
   EXPECT_FALSE(turn.is_kept);

@@ -124,7 +124,7 @@ auto tensor_fields(Labelled& l) {
   return std::tie(l.image, l.label);
 }
 
-TEST(Collate, GivesStructsBackWhereTheirFieldsKeepTheirType) {
+TEST(Collate, KeepsStructsWhoseFieldsKeepTheirType) {
   const Point batch = collate(std::vector<Point>{
       {tensor(1), {tensor(2)}, 7}, {tensor(3), {tensor(4)}}});
   expect_equal<int64_t>(batch.x, {1, 3});
@@ -149,7 +149,7 @@ auto complaint(const std::vector<T>& samples, const auto& how) {
 }
 const auto kPlainly = [](const auto& samples) { collate(samples); };
 
-TEST(Collate, NamesFieldSamplesAndShapesWhereTheyAreRagged) {
+TEST(Collate, NamesFieldSamplesAndShapesOfRaggedBatches) {
   const auto ids = [](int64_t n) { return TensorMap{{"ids", torch::ones(n)}}; };
   EXPECT_THAT(
       complaint(std::vector{ids(3), ids(3), ids(2)}, kPlainly),
@@ -265,7 +265,7 @@ TEST(PaddingCollator, FillsTheMaskOfAStructAndKeepsItToThatStruct) {
   EXPECT_EQ(map.count("attention_mask"), 0U);
 }
 
-TEST(PaddingCollator, RefusesWhatItCannotPad) {
+TEST(PaddingCollator, RejectsSamplesThatCannotBePadded) {
   EXPECT_THAT(
       complaint(
           std::vector{torch::ones({1, 2}), torch::ones({2, 3})},

@@ -20,7 +20,7 @@ using ::testing::ThrowsMessage;
 using Indices = std::vector<int64_t>;
 using Batches = std::vector<Indices>;
 
-TEST(DataLoader, GivesAllSamplesInOrderByItself) {
+TEST(DataLoader, GivesAllSamplesInOrderOnASingleProcess) {
   DataLoader loader(numbers(5), {.batch_size = 2});
   EXPECT_EQ(loader.size(), 3);
   EXPECT_EQ(loader.total_batch_size(), 2);
@@ -57,14 +57,14 @@ struct Line {
   Point get(int64_t i) const { return {torch::full({2}, i), torch::tensor(i)}; }
 };
 
-TEST(DataLoader, StacksTheSamplesOfAUsersOwnDataSet) {
+TEST(DataLoader, StacksTheSamplesOfACustomDataSet) {
   DataLoader loader(Line{}, {.batch_size = 4});
   Point batch = *loader.begin();
   EXPECT_EQ(batch.x.sizes(), (torch::IntArrayRef{4, 2}));
   EXPECT_TRUE(batch.y.equal(torch::arange(4)));
 }
 
-TEST(DataLoader, TakesVectorsStreamsAndAUsersOwnCollateFunction) {
+TEST(DataLoader, TakesVectorsStreamsAndACustomCollateFunction) {
   DataLoader words(
       std::vector<std::string>{"one", "two", "three"}, {.batch_size = 2});
   EXPECT_THAT(*words.begin(), ElementsAre("one", "two"));
@@ -155,7 +155,7 @@ TEST(DataLoader, TakesSamplersAndBatchesOfVaryingSize) {
 
 // --- faults -----------------------------------------------------------------
 
-TEST(DataLoaderFaults, NamesTheSampleWhereItsBatchWouldHaveCome) {
+TEST(DataLoaderFaults, NamesTheSampleInPlaceOfItsBatch) {
   for (const int num_workers : {0, 2}) {
     DataLoader loader(
         Faulty{.num_samples = 20, .fails_at = 9},
@@ -330,7 +330,7 @@ void check_resume(const Loader& loader, bool is_source_sharded) {
   }
 }
 
-TEST(Resume, GoesOnAtEveryBatchWithTheSameOrAnotherNumberOfRanks) {
+TEST(Resume, ResumesAtEveryBatchWithAnyNumberOfRanks) {
   for (const int num_workers : {0, 2}) {
     check_resume(
         DataLoader(
@@ -343,7 +343,7 @@ TEST(Resume, GoesOnAtEveryBatchWithTheSameOrAnotherNumberOfRanks) {
   }
 }
 
-TEST(Resume, GoesOnInSplitBatchesAndInStreams) {
+TEST(Resume, ResumesInSplitBatchesAndStreams) {
   check_resume(
       DataLoader(
           numbers(37),
@@ -372,7 +372,7 @@ TEST(Resume, WhatWorkersReadAheadDoesNotCount) {
   EXPECT_EQ(loader.state_dict().get<int64_t>("num_done"), 4);
 }
 
-TEST(Resume, RefusesAStateOfOtherData) {
+TEST(Resume, RejectsAStateOfOtherData) {
   const auto state = DataLoader(numbers(10)).state_dict();
   EXPECT_THAT(
       [&] { DataLoader(numbers(11)).load_state_dict(state); },
@@ -419,7 +419,7 @@ TEST(DataLoaderSoak, TenThousandEpochsTakeNoMemory) {
   EXPECT_LT(resident_pages() - before, 128);
 }
 
-TEST(DataLoaderGpu, TheNextBatchIsOnTheDeviceAndPinnedOnTheWay) {
+TEST(DataLoaderGpu, TheNextBatchIsPinnedAndCopiedAhead) {
   if (!torch::cuda::is_available()) {
     GTEST_SKIP() << "no GPU";
   }
@@ -466,7 +466,7 @@ struct Hiccup {
   bool has_failed = false;
 };
 
-TEST(DataLoaderFaults, AStreamEndsWhereItsSourceThrew) {
+TEST(DataLoaderFaults, AStreamEndsAfterAnExceptionOfItsSource) {
   for (const int workers : {0, 1}) {
     DataLoader loader(Hiccup{}, {.batch_size = 4, .num_workers = workers});
     EXPECT_THAT(

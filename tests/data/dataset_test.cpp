@@ -43,7 +43,7 @@ TEST(TensorDataset, CopiesRowsOfEveryKindOfColumn) {
   EXPECT_EQ(words[3][2].item<int64_t>(), 11);
 }
 
-TEST(TensorDataset, RefusesRowsThatItDoesNotHave) {
+TEST(TensorDataset, RejectsRowsOutOfRange) {
   const TensorDataset data({torch::zeros({2, 3})});
   for (const int64_t row : {-1, 2}) {
     const auto message = ThrowsMessage<UsageError>(
@@ -167,7 +167,7 @@ TEST_P(TokenFile, GivesSamplesAcrossTheEndsOfFiles) {
       ThrowsMessage<UsageError>(HasSubstr("sample is 3, expected 0 to 2")));
 }
 
-TEST_P(TokenFile, ShiftsLabelsWhereAsked) {
+TEST_P(TokenFile, ShiftsLabelsIfRequested) {
   const auto file = write("a", 0, 12);
   const TokenFileDataset data({file}, options(6, true));
   ASSERT_EQ(data.size(), 1U); // token 12 is not there to be predicted
@@ -210,7 +210,7 @@ INSTANTIATE_TEST_SUITE_P(
     TokenFile,
     ::testing::Values(TokenWidth::k16, TokenWidth::k32));
 
-TEST(TokenFileWriter, RefusesIdsThatDoNotFit) {
+TEST(TokenFileWriter, RejectsIdsOutOfRange) {
   const TempDir folder;
   const auto file = folder.path() / "a";
   EXPECT_THAT(

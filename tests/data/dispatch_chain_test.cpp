@@ -147,7 +147,7 @@ TEST(DispatchChain, GivesEachRankItsBatchesUpToItsEnd) {
   }
 }
 
-TEST(DispatchChain, AFailureStandsWhereTheBatchWouldHaveStood) {
+TEST(DispatchChain, AFailureTakesThePlaceOfTheBatch) {
   for (const int64_t num_ahead : {0, 2}) {
     for (const int64_t most : {0, 1, 5}) {
       const auto errors = run(
@@ -162,7 +162,7 @@ TEST(DispatchChain, AFailureStandsWhereTheBatchWouldHaveStood) {
   }
 }
 
-TEST(DispatchChain, ALoopMayBeLeftAtAnyTurn) {
+TEST(DispatchChain, ALoopMayBeLeftInAnyRound) {
   for (const int64_t num_ahead : {0, 1, 2}) {
     for (const int64_t turn : {0, 1, 3, 6}) {
       run({.num_ahead = num_ahead, .num_turns = {7, 7}, .leaves_after = turn});
@@ -188,7 +188,7 @@ TEST(DispatchChain, RankZeroRunsAheadOfOneThatHasNotBegun) {
   });
 }
 
-TEST(DispatchChain, OneRankIsToldTheSame) {
+TEST(DispatchChain, ASingleRankGetsTheSame) {
   const Script script{.num_ahead = 2, .num_turns = {5}};
   DispatchSender sender(ProcessGroup(), script.num_ahead);
   EXPECT_EQ(send_all(sender, script), 5);

@@ -233,7 +233,7 @@ struct Unmounted : Counter {
   }
 };
 
-TEST(SourceSharding, APartThatCannotBeOpenedIsToldToAll) {
+TEST(SourceSharding, AFailureToOpenAPartReachesAll) {
   for (const int64_t num_skipped : {0, 1}) {
     std::vector<std::string> messages(3);
     run_ranks(3, [&](ProcessGroup group) {
@@ -314,7 +314,7 @@ TEST(Dispatch, SendsStructsWithTextsNumbersAndTensorsOfVaryingShape) {
   });
 }
 
-TEST(Dispatch, WhatRankZeroMeetsReachesAllRanksAtTheSameBatch) {
+TEST(Dispatch, ExceptionsOfRankZeroReachAllRanksAtTheSameBatch) {
   for (const int num_workers : {0, 2}) {
     std::vector<std::string> messages(3);
     run_ranks(3, [&](ProcessGroup group) {
@@ -409,7 +409,7 @@ TEST(Dispatch, LoopsMayBeLeftEarlyAndNested) {
   });
 }
 
-TEST(Dispatch, RefusesBatchesThatCannotTravel) {
+TEST(Dispatch, RejectsBatchesThatCannotBeSent) {
   struct Opaque {
     void* pointer = nullptr;
   };
@@ -428,7 +428,7 @@ TEST(Dispatch, RefusesBatchesThatCannotTravel) {
           HasSubstr("does not support batches of this type")));
 }
 
-TEST(Shard, RefusesDataSetsOfDifferentSizes) {
+TEST(Shard, RejectsDataSetsOfDifferentSizes) {
   EXPECT_THAT(
       [] {
         run_ranks(2, [](ProcessGroup group) {
@@ -508,7 +508,7 @@ TEST(GatherForMetrics, TreesAndObjectsComeOnceAsThreadsAndAsProcesses) {
   }
 }
 
-TEST(GatherForMetrics, OtherObjectsTravelByAUsersOwnFunctions) {
+TEST(GatherForMetrics, OtherObjectsAreSentWithCustomFunctions) {
   struct Opaque {
     std::shared_ptr<int> value;
   };
@@ -528,7 +528,7 @@ TEST(GatherForMetrics, OtherObjectsTravelByAUsersOwnFunctions) {
 
 // --- stop and go on ---------------------------------------------------------
 
-TEST(Resume, DispatchedLoopsGoOnWithTheSameOrAnotherNumberOfRanks) {
+TEST(Resume, DispatchedLoopsResumeWithAnyNumberOfRanks) {
   StateDict saved;
   Indices before;
   const auto make_loader = [] {
@@ -572,7 +572,7 @@ TEST(Resume, DispatchedLoopsGoOnWithTheSameOrAnotherNumberOfRanks) {
   }
 }
 
-TEST(Resume, PartsOfASourceGoOnBehindTheEndOfTheShortest) {
+TEST(Resume, PartsOfASourceResumeAfterTheEndOfTheShortest) {
   run_ranks(3, [](ProcessGroup group) {
     Accelerator accelerator({.cpu = true, .process_group = group});
     const auto run = [&](const StateDict* state, size_t max_batches) {

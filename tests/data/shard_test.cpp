@@ -332,7 +332,7 @@ TEST(PackedBatchSampler, FillsRowsUpToTheirTokensAndSequences) {
   EXPECT_EQ(batches({1, 1, 1, 3, 1, 1}, 6), (Batches{{0, 1, 2, 3, 4}, {5}}));
 }
 
-TEST(Sampler, RefusesWhatItCannotDraw) {
+TEST(Sampler, RejectsInvalidWeights) {
   using Weighted = WeightedRandomSampler;
   EXPECT_THAT(
       [] {
@@ -404,7 +404,7 @@ TEST(PackedBatchSampler, RefusesWhatDoesNotFit) {
       ThrowsMessage<UsageError>(HasSubstr("returned index 1")));
 }
 
-TEST(BatchShard, RefusesSettingsThatDoNotFitTogether) {
+TEST(BatchShard, RejectsInconsistentSettings) {
   EXPECT_THAT(
       [] { BatchShard(numbers(9), {.batch_size = 0}, {}); },
       ThrowsMessage<UsageError>(HasSubstr("batch_size is 0")));
@@ -487,7 +487,7 @@ Indices real_samples(
   return seen;
 }
 
-TEST(BatchShard, SeesEverySampleOnceWhereverAnotherNumberOfRanksGoesOn) {
+TEST(BatchShard, SeesEverySampleOnceWithAnotherNumberOfRanks) {
   for (const auto& [size, batch, even, split] :
        {std::tuple{37, 12, true, false},
         {37, 12, true, true},
@@ -516,7 +516,7 @@ TEST(BatchShard, SeesEverySampleOnceWhereverAnotherNumberOfRanksGoesOn) {
   }
 }
 
-TEST(BatchShard, GoesOnExactlyAsItWouldHaveWithTheSameNumberOfRanks) {
+TEST(BatchShard, ResumesExactlyWithTheSameNumberOfRanks) {
   for (const bool even : {true, false}) {
     for (int64_t size : {0, 3, 17, 24}) {
       for (int rank = 0; rank < 3; ++rank) {
@@ -538,7 +538,7 @@ TEST(BatchShard, GoesOnExactlyAsItWouldHaveWithTheSameNumberOfRanks) {
   }
 }
 
-TEST(BatchShard, GoesOnAfterBatchesOfVaryingSize) {
+TEST(BatchShard, ResumesAfterBatchesOfVaryingSize) {
   const auto all = varying_batches(7);
   const BatchShard rest(all, {}, {1, 2}, 3);
   // Batches 3 and 4, then 5 and 6.
@@ -551,7 +551,7 @@ TEST(BatchShard, GoesOnAfterBatchesOfVaryingSize) {
   EXPECT_EQ(filled.batch(1).num_real, 0);
 }
 
-TEST(IterableShard, GoesOnWithAnotherNumberOfRanksAndFillsUpFromTheFront) {
+TEST(IterableShard, ResumesWithAnotherNumberOfRanksAndFillsUpFromTheFront) {
   const IterableShard shard({.batch_size = 2}, {1, 2}, 3);
   EXPECT_EQ(
       read_stream(10, shard),
@@ -561,7 +561,7 @@ TEST(IterableShard, GoesOnWithAnotherNumberOfRanksAndFillsUpFromTheFront) {
       }));
 }
 
-TEST(IterableShard, LeavesTheEndUnevenWhereAsked) {
+TEST(IterableShard, LeavesTheEndUnevenIfRequested) {
   const BatchOptions options{.batch_size = 2, .even_batches = false};
   EXPECT_EQ(
       read_stream(7, IterableShard(options, {1, 2})), (Batches{{2, 3}, {6}}));

@@ -45,7 +45,7 @@ TEST(FindExecutableBatchSize, ShrinksByATenthUntilItFits) {
       ElementsAre(128, 64, 32, 16));
 }
 
-TEST(FindExecutableBatchSize, KnowsTheWaysInWhichMemoryRunsOut) {
+TEST(FindExecutableBatchSize, RecognisesOutOfMemoryErrors) {
   tried(2, 1, [] { throw std::bad_alloc(); });
   tried(2, 1, [] {
     TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA: none left");
@@ -55,13 +55,13 @@ TEST(FindExecutableBatchSize, KnowsTheWaysInWhichMemoryRunsOut) {
   tried(2, 1, [] { torch::empty({int64_t{1} << 60}); });
 }
 
-TEST(FindExecutableBatchSize, LetsOtherExceptionsPass) {
+TEST(FindExecutableBatchSize, PassesOtherExceptionsThrough) {
   EXPECT_THAT(
       [] { tried(8, 1, [] { throw std::runtime_error("a bug"); }); },
       ThrowsMessage<std::runtime_error>("a bug"));
 }
 
-TEST(FindExecutableBatchSize, SaysWhereNoSizeFits) {
+TEST(FindExecutableBatchSize, ReportsThatNoSizeFits) {
   const auto fail = [] { throw std::bad_alloc(); };
   EXPECT_THAT(
       [&] { tried(8, 0, fail); },

@@ -234,14 +234,14 @@ TEST_P(Trainings, OfTwoProcessesAreTheCpus) {
 }
 
 // Half of it, and one of 16 units with what travels.
-TEST(PretendAccelerator, GetsOnlyItsPartOfAModelThatIsCut) {
+TEST(PretendAccelerator, GetsOnlyItsShardOfAModel) {
   for (const auto& text :
        run_body(RankKind::kProcesses, 2, "share_of_device")) {
     EXPECT_EQ(text, "peak low low");
   }
 }
 
-TEST(PretendAccelerator, LetsHostsMeetOnceForEachCollective) {
+TEST(PretendAccelerator, ExchangesOneHostMessagePerCollective) {
   for (const auto& text : run_body(RankKind::kProcesses, 2, "count_meetings")) {
     // The first two checks open the memory that ranks of one host share. Later
     // ones go through it and need no collective.
@@ -285,7 +285,7 @@ TEST(PretendAccelerator, HasNoFp16AsItsRowSays) {
       ThrowsMessage<ConfigError>(HasSubstr("trains on pretend devices")));
 }
 
-TEST(PretendAccelerator, GetsItsBatchesByASideStream) {
+TEST(PretendAccelerator, CopiesBatchesOnASideStream) {
   const auto before = pretend_counts().copies_on_side_streams.load();
   Accelerator accelerator;
   const auto data = torch::arange(12, torch::kFloat).reshape({6, 2});

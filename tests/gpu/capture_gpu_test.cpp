@@ -223,14 +223,14 @@ TEST_F(CaptureOnGpu, AgreesInBf16AndWithMasters) {
   EXPECT_EQ(captured.num_replays, 10u);
 }
 
-TEST_F(CaptureOnGpu, MakesAGraphForEachShape) {
+TEST_F(CaptureOnGpu, RecordsAGraphPerShape) {
   const auto captured =
       expect_alike({.num_rows = [](int64_t i) { return i % 3 == 0 ? 5 : 8; }});
   EXPECT_EQ(captured.num_graphs, 2u);
   EXPECT_EQ(captured.num_replays, 8u);
 }
 
-TEST_F(CaptureOnGpu, KeepsNoMoreGraphsThanItMay) {
+TEST_F(CaptureOnGpu, KeepsAtMostMaxGraphs) {
   const auto captured = expect_alike(
       {.capture = {.num_warmup = 1, .max_graphs = 1},
        .num_rows = [](int64_t i) { return i < 6 ? 5 : 8; }});
@@ -238,7 +238,7 @@ TEST_F(CaptureOnGpu, KeepsNoMoreGraphsThanItMay) {
   EXPECT_EQ(captured.num_replays, 10u);
 }
 
-TEST_F(CaptureOnGpu, AddsUpWindows) {
+TEST_F(CaptureOnGpu, AccumulatesGradients) {
   for (const bool masters : {false, true}) {
     Setting setting{.num_steps = 24, .num_rows = [](int64_t i) {
                       return i % 5 == 0 ? 5 : 8;
@@ -254,13 +254,13 @@ TEST_F(CaptureOnGpu, AddsUpWindows) {
   }
 }
 
-TEST_F(CaptureOnGpu, GoesOnFromLoadedState) {
+TEST_F(CaptureOnGpu, ResumesFromLoadedState) {
   const auto captured = expect_alike({.load_at = 7});
   EXPECT_EQ(captured.refusal, "");
   EXPECT_EQ(captured.num_graphs, 1u);
 }
 
-TEST_F(CaptureOnGpu, GoesOnFromACheckpointInAnotherRun) {
+TEST_F(CaptureOnGpu, ResumesFromACheckpointInAnotherRun) {
   const auto whole = train({});
   const auto captured = expect_alike({.resume_at = 6});
   // Four replays of each of the two runs.
@@ -290,7 +290,7 @@ TEST_F(CaptureOnGpu, ScalesLossesOfFp16WithoutTheHost) {
   EXPECT_NE(captured.scales.front(), captured.scales.back());
 }
 
-TEST_F(CaptureOnGpu, ScalesLossesOfFp16InWindowsAndAfterACheckpoint) {
+TEST_F(CaptureOnGpu, ScalesFp16LossesDuringAccumulationAndAfterACheckpoint) {
   auto options = fp16_options();
   options.accumulation.num_steps = 2;
   const auto captured = expect_alike(
@@ -451,14 +451,14 @@ const testing::RankBodyRegistration kRefusedByNccl(
       return problems.str();
     });
 
-TEST_F(CaptureOnGpu, RefusesWhatNeedsTheHostOfNcclAndTrainsTheSame) {
+TEST_F(CaptureOnGpu, FallsBackToEagerWhenNcclNeedsTheHost) {
   EXPECT_THAT(
       testing::run_body(
           testing::RankKind::kProcesses, 1, "not captured by NCCL"),
       Each(IsEmpty()));
 }
 
-TEST_F(CaptureOnGpu, RefusesAFunctionThatWaits) {
+TEST_F(CaptureOnGpu, RejectsAFunctionThatWaits) {
   ::testing::internal::CaptureStderr();
   const auto captured = expect_alike(
       {.inside = [] { torch::ones({1}, torch::kCUDA).item<float>(); }});
@@ -468,7 +468,7 @@ TEST_F(CaptureOnGpu, RefusesAFunctionThatWaits) {
   EXPECT_EQ(captured.num_replays, 0u);
 }
 
-TEST_F(CaptureOnGpu, LetsAModelWaitWhereItBegins) {
+TEST_F(CaptureOnGpu, AllowsAModelToWaitDuringWarmUp) {
   // The captured run comes first.
   int64_t num_calls = 0;
   const auto captured = expect_alike({.inside = [&] {
@@ -480,7 +480,7 @@ TEST_F(CaptureOnGpu, LetsAModelWaitWhereItBegins) {
   EXPECT_GT(captured.num_replays, 0u);
 }
 
-TEST_F(CaptureOnGpu, RefusesWhatCudaDoesNotRecord) {
+TEST_F(CaptureOnGpu, RejectsWorkThatCudaCannotRecord) {
   ::testing::internal::CaptureStderr();
   const auto captured =
       expect_alike({.inside = [] { torch::cuda::synchronize(); }});
@@ -490,7 +490,7 @@ TEST_F(CaptureOnGpu, RefusesWhatCudaDoesNotRecord) {
   EXPECT_NE(captured.refusal, "");
 }
 
-TEST_F(CaptureOnGpu, RefusesOptimizersOfTheHostAndInputsOfTheCpu) {
+TEST_F(CaptureOnGpu, RejectsHostOptimizersAndCpuInputs) {
   ::testing::internal::CaptureStderr();
   torch::nn::Linear model(1, 1);
   torch::optim::SGD sgd(model->parameters(), 0.1);

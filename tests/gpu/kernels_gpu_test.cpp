@@ -167,7 +167,7 @@ TEST_P(KernelsOnGpu, ComputeSumsAndNorms) {
   testing::expect_dropout({200, 101}, GetParam(), torch::kCUDA);
 }
 
-TEST_P(KernelsOnGpu, SumUpWhatAskedForARow) {
+TEST_P(KernelsOnGpu, SumTheGradientsOfARow) {
   if (!torch::cuda::is_available()) {
     GTEST_SKIP() << "no GPU";
   }

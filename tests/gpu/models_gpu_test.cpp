@@ -136,7 +136,7 @@ class PackedOnGpu : public ::testing::TestWithParam<const char*> {
   }
 };
 
-TEST_P(PackedOnGpu, AnswersAndLearnsAsPadded) {
+TEST_P(PackedOnGpu, PredictsAndTrainsAsPadded) {
   const auto padded = padded_batch(1);
   const auto exact = answer_of(GetParam(), torch::kFloat, padded);
   const auto rounded = answer_of(GetParam(), torch::kBFloat16, padded);

@@ -326,7 +326,7 @@ TEST_F(ShardedGpu, EqualsDdpOfOneAndTwoProcessesByNccl) {
   }
 }
 
-TEST_F(ShardedGpu, HoldsPartsAtRestAndTwoUnitsInAStep) {
+TEST_F(ShardedGpu, HoldsShardsAtRestAndTwoUnitsInAStep) {
   EXPECT_THAT(
       run_body(RankKind::kProcesses, 2, "memory of shards on a GPU"),
       Each(IsEmpty()));

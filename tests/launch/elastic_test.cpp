@@ -113,7 +113,7 @@ std::string leaves_rank_with(
          "; touch " + ready + "; while :; do sleep 0.05; done";
 }
 
-TEST_F(Preemption, AsksWhoRunsOnBeforeItIsTold) {
+TEST_F(Preemption, AsksWorkersToLeaveBeforeEndingThem) {
   const std::string saved = folder_.path() / "saved";
   auto job = launch(leaves_rank_with(
       folder_, "trap 'sleep 0.3; touch " + saved + "; exit 75' USR1"));
@@ -121,7 +121,7 @@ TEST_F(Preemption, AsksWhoRunsOnBeforeItIsTold) {
   EXPECT_TRUE(is_there("saved")) << job->err();
 }
 
-TEST_F(Preemption, IsToldAfterTheGraceWhereAskingIsNotEnough) {
+TEST_F(Preemption, IsEnforcedAfterTheGracePeriod) {
   const std::string saved = folder_.path() / "saved";
   auto job = launch(
       leaves_rank_with(
@@ -131,7 +131,7 @@ TEST_F(Preemption, IsToldAfterTheGraceWhereAskingIsNotEnough) {
   EXPECT_TRUE(is_there("saved")) << job->err();
 }
 
-TEST_F(Preemption, OfTheLauncherIsItsExitCodeWhereAllHaveSaved) {
+TEST_F(Preemption, OfTheLauncherIsItsExitCodeIfAllHaveSaved) {
   auto job = launch(script());
   ASSERT_TRUE(wait_for_attempt(0, 2));
   job->send(SIGTERM);
@@ -141,7 +141,7 @@ TEST_F(Preemption, OfTheLauncherIsItsExitCodeWhereAllHaveSaved) {
   EXPECT_THAT(left(), IsEmpty());
 }
 
-TEST_F(Preemption, IsAnEndWhereOneHasNotSaved) {
+TEST_F(Preemption, IsAnEndIfOneHasNotSaved) {
   auto job = launch(
       script(
           "[ $RANK = 1 ] && { touch " +
@@ -228,14 +228,14 @@ class Elastic : public Preemption {
   std::vector<std::unique_ptr<Subprocess>> launchers_;
 };
 
-TEST_F(Elastic, StartsAtOnceWhereAllAreHere) {
+TEST_F(Elastic, StartsAtOnceIfAllHaveJoined) {
   start_three(script());
   ASSERT_TRUE(wait_for_world(6)) << launchers_[0]->err();
   EXPECT_THAT(launchers_[0]->err(), HasSubstr("      2  node"));
   expect_all_done({0, 1, 2});
 }
 
-TEST_F(Elastic, GoesOnWithoutAMachineWhoseLauncherWasKilled) {
+TEST_F(Elastic, ContinuesWithoutAMachineWhoseLauncherWasKilled) {
   start_three(script());
   ASSERT_TRUE(wait_for_world(6));
   launchers_[1]->send(SIGKILL);
@@ -252,7 +252,7 @@ TEST_F(Elastic, GoesOnWithoutAMachineWhoseLauncherWasKilled) {
 
 // The workers of the others notice first, as they do when NCCL's connections
 // break, and fail.
-TEST_F(Elastic, IsNotFailedByWhatALossBreaks) {
+TEST_F(Elastic, DoesNotFailBecauseOfALostMachine) {
   start_three(
       "trap 'exit 75' USR1 TERM; touch " + folder_.path().string() +
           "/$RANK.$WORLD_SIZE; [ $WORLD_SIZE = 6 ] && { while [ ! -e " +
@@ -270,7 +270,7 @@ TEST_F(Elastic, IsNotFailedByWhatALossBreaks) {
   expect_all_done({0, 2});
 }
 
-TEST_F(Elastic, TakesAMachineBackWhoseCableWasPulled) {
+TEST_F(Elastic, ReadmitsAMachineAfterACutConnection) {
   start_three(script());
   ASSERT_TRUE(wait_for_world(6));
   cluster_->cut(2);
@@ -282,7 +282,7 @@ TEST_F(Elastic, TakesAMachineBackWhoseCableWasPulled) {
   expect_all_done({0, 1, 2});
 }
 
-TEST_F(Elastic, WelcomesOneThatComesLater) {
+TEST_F(Elastic, AcceptsAMachineThatJoinsLater) {
   launchers_.push_back(launch_on(0, "2:3", script()));
   launchers_.push_back(launch_on(1, "2:3", script()));
   ASSERT_TRUE(wait_for_world(4)) << launchers_[0]->err();
@@ -294,7 +294,7 @@ TEST_F(Elastic, WelcomesOneThatComesLater) {
   expect_all_done({0, 1, 2});
 }
 
-TEST_F(Elastic, WelcomesTwoAtOnce) {
+TEST_F(Elastic, AcceptsTwoMachinesAtOnce) {
   launchers_.push_back(launch_on(0, "1:3", script()));
   ASSERT_TRUE(wait_for_world(2)) << launchers_[0]->err();
   launchers_.push_back(launch_on(1, "1:3", script()));
@@ -303,7 +303,7 @@ TEST_F(Elastic, WelcomesTwoAtOnce) {
   expect_all_done({0, 1, 2});
 }
 
-TEST_F(Elastic, LetsAMachineGoWhileAnotherIsWelcomed) {
+TEST_F(Elastic, LosesOneMachineWhileAnotherJoins) {
   const std::string slow =
       "[ $WORLD_SIZE = 2 ] && { trap 'sleep 1; exit 75' USR1; touch " +
       folder_.path().string() + "/0.2 " + folder_.path().string() +
@@ -318,7 +318,7 @@ TEST_F(Elastic, LetsAMachineGoWhileAnotherIsWelcomed) {
   expect_all_done({0, 2});
 }
 
-TEST_F(Elastic, LetsAMachineGoThatItsProviderTakes) {
+TEST_F(Elastic, ContinuesWhenAProviderTakesAMachine) {
   start_three(script());
   ASSERT_TRUE(wait_for_world(6));
   launchers_[2]->send(SIGTERM);
@@ -329,7 +329,7 @@ TEST_F(Elastic, LetsAMachineGoThatItsProviderTakes) {
   expect_all_done({0, 1});
 }
 
-TEST_F(Elastic, WaitsBelowItsLeastForOneToCome) {
+TEST_F(Elastic, WaitsBelowItsMinimumForAMachine) {
   launchers_.push_back(launch_on(0, "2:3", script()));
   launchers_.push_back(launch_on(1, "2:3", script()));
   ASSERT_TRUE(wait_for_world(4)) << launchers_[0]->err();
@@ -340,7 +340,7 @@ TEST_F(Elastic, WaitsBelowItsLeastForOneToCome) {
   expect_all_done({0, 2});
 }
 
-TEST_F(Elastic, EndsWhereTooFewAreLeft) {
+TEST_F(Elastic, EndsIfTooFewAreLeft) {
   const std::vector<std::string> flags = {"--join_timeout", "8"};
   for (int host = 0; host < 3; ++host) {
     launchers_.push_back(launch_on(host, "3:4", script(), flags));
@@ -371,7 +371,7 @@ TEST_F(Elastic, EndsWithMachineZero) {
   EXPECT_THAT(left(), IsEmpty());
 }
 
-TEST_F(Elastic, SendsAwayWhoComesToAFullJob) {
+TEST_F(Elastic, RejectsAMachineIfTheJobIsFull) {
   for (int host = 0; host < 2; ++host) {
     launchers_.push_back(launch_on(host, "1:2", script()));
   }

@@ -46,7 +46,7 @@ struct Pair {
   Handshake leader;
 };
 
-TEST_F(HandshakeTest, EndsWhereBothKnowTheToken) {
+TEST_F(HandshakeTest, SucceedsIfBothKnowTheToken) {
   for (const char* token : {"open sesame", ""}) {
     Pair pair(token, token);
     const auto last = pair.leader.take(pair.proof());
@@ -59,7 +59,7 @@ TEST_F(HandshakeTest, EndsWhereBothKnowTheToken) {
   }
 }
 
-TEST_F(HandshakeTest, RefusesAWrongTokenOnEitherSide) {
+TEST_F(HandshakeTest, RejectsAWrongTokenOnEitherSide) {
   Pair pair("a guess", "open sesame");
   const auto step = pair.leader.take(pair.proof());
   EXPECT_FALSE(step.is_done);
@@ -73,7 +73,7 @@ TEST_F(HandshakeTest, RefusesAWrongTokenOnEitherSide) {
   EXPECT_FALSE(answer.is_done);
 }
 
-TEST_F(HandshakeTest, RefusesAProofThatWasHeardBefore) {
+TEST_F(HandshakeTest, RejectsAReplayedProof) {
   Pair heard("open sesame", "open sesame");
   const Message proof = heard.proof();
   EXPECT_TRUE(heard.leader.take(proof).is_done);
@@ -86,7 +86,7 @@ TEST_F(HandshakeTest, RefusesAProofThatWasHeardBefore) {
   EXPECT_FALSE(mirror.member.take(own).is_done);
 }
 
-TEST_F(HandshakeTest, RefusesWhatComesOutOfOrder) {
+TEST_F(HandshakeTest, RejectsMessagesOutOfOrder) {
   const Message messages[] = {
       ChallengeMessage{random_token()},
       ProofMessage{random_token()},

@@ -85,7 +85,7 @@ TEST(Job, EndsWithZeroWhenAllHaveFinished) {
   EXPECT_THAT(two.second.log, ElementsAre("start 0", "end 0"));
 }
 
-TEST(Job, TellsTheFirstFailureAndNotItsConsequences) {
+TEST(Job, ReportsTheFirstFailureAndNotItsConsequences) {
   TwoMachines two;
   two.job.machine_failed(
       1, {3, "node1", 7, "failed with exit code 7", {"why"}});
@@ -137,7 +137,7 @@ TEST(Run, IsReportedByTheProcessThatWritesFirst) {
   EXPECT_EQ(read_run_report(file.get()).num_steps, 12);
 }
 
-TEST(Job, RestartsEverybodyOnlyWhenAllHaveStopped) {
+TEST(Job, RestartsOnlyWhenAllHaveStopped) {
   TwoMachines two(1);
   two.job.machine_finished(0);
   two.job.machine_failed(1, {3, "node1", 7, "failed with exit code 7", {}});
@@ -166,7 +166,7 @@ TEST(Job, IsNotTakenForStoppedByAMachineThatAnswersAtOnce) {
   EXPECT_EQ(two.second.log.back(), "end 9");
 }
 
-TEST(Job, RestartsOnceWhereAllAnswerAtOnce) {
+TEST(Job, RestartsOnceIfAllAnswerAtOnce) {
   TwoMachines two(5);
   two.first.stopped = [&] { two.job.machine_stopped(0); };
   two.second.stopped = [&] { two.job.machine_stopped(1); };
@@ -217,7 +217,7 @@ TEST(Job, EndsWithoutTheMachineThatWasLost) {
   EXPECT_THAT(two.second.log, ElementsAre("start 0"));
 }
 
-TEST(Job, GoesOnWhenAMachineIsLostWhileStopping) {
+TEST(Job, ContinuesWhenAMachineIsLostWhileStopping) {
   TwoMachines two;
   two.job.machine_failed(0, {0, "node0", 9, "exit code 9", {}});
   two.job.machine_stopped(0);
@@ -247,7 +247,7 @@ constexpr Departure kPreempted{true, true};
 const FailureReport kLeft{1, "node1", kExitPreempted, "exit code 75", {}};
 const FailureReport kBroke{0, "node0", 1, "exit code 1", {}};
 
-TEST(Job, StartsAgainWhoLeavesAsPreemptedWithoutCounting) {
+TEST(Job, RestartsPreemptedWorkersWithoutCounting) {
   TwoMachines two;
   for (int round = 1; round < 3; ++round) {
     two.job.machine_failed(1, kLeft);
@@ -281,7 +281,7 @@ TEST(Job, KeepsTheBudgetOfRestartsApartFromPreemptions) {
   EXPECT_EQ(two.second.log.back(), "stop 15");
 }
 
-TEST(Job, PassesThePreemptionOnWhereAllHaveSaved) {
+TEST(Job, PassesThePreemptionOnIfAllHaveSaved) {
   const auto code = [](int signal, Departure first, Departure second) {
     TwoMachines two;
     two.job.interrupt(signal, "node0", 2);
@@ -359,7 +359,7 @@ struct ElasticMachines {
   Job job;
 };
 
-TEST(ElasticJob, GoesOnWithoutTheMachineThatWasLost) {
+TEST(ElasticJob, ContinuesWithoutALostMachine) {
   ElasticMachines three;
   three.job.machine_lost(1, "node1", "was lost: silence");
   EXPECT_THAT(three.said, HasSubstr("restarting all processes on 2 machines"));
@@ -376,7 +376,7 @@ TEST(ElasticJob, GoesOnWithoutTheMachineThatWasLost) {
   EXPECT_THAT(three.log(1), ElementsAre("start 0"));
 }
 
-TEST(ElasticJob, AsksTheWorkersToLeaveForANewcomer) {
+TEST(ElasticJob, AsksTheWorkersToLeaveForANewMachine) {
   ElasticMachines three({2});
   EXPECT_THAT(three.log(2), IsEmpty());
   three.job.machine_came(2, "node2");
@@ -389,7 +389,7 @@ TEST(ElasticJob, AsksTheWorkersToLeaveForANewcomer) {
   EXPECT_THAT(three.log(2), ElementsAre("restart 10", "start 1"));
 }
 
-TEST(ElasticJob, LetsANewcomerWaitWhereTheJobIsAboutToEnd) {
+TEST(ElasticJob, LetsANewMachineWaitIfTheJobIsAboutToEnd) {
   ElasticMachines three({2});
   three.job.machine_finished(1);
   three.job.machine_came(2, "node2");
@@ -426,7 +426,7 @@ TEST(ElasticJob, CountsAFailureAfterWhichAllAnswer) {
   EXPECT_EQ(three.log(0).back(), "end 1");
 }
 
-TEST(ElasticJob, WaitsBelowItsLeastAndThenEnds) {
+TEST(ElasticJob, WaitsBelowItsMinimumAndThenEnds) {
   ElasticMachines three({2}, 0, 1);
   three.job.machine_lost(1, "node1", "was lost: silence");
   three.job.machine_stopped(0);
@@ -452,7 +452,7 @@ TEST(ElasticJob, StartsAgainWhenEnoughHaveComeBack) {
   EXPECT_THAT(three.log(2), IsEmpty());
 }
 
-TEST(ElasticJob, LetsAMachineLeaveWithoutTellingItTwice) {
+TEST(ElasticJob, LetsAMachineLeaveWithoutASecondOrder) {
   ElasticMachines three;
   three.job.machine_leaves(1, "node1", SIGTERM);
   EXPECT_THAT(three.log(1), ElementsAre("start 0"));
@@ -467,7 +467,7 @@ TEST(ElasticJob, LetsAMachineLeaveWithoutTellingItTwice) {
   EXPECT_THAT(three.log(1), ElementsAre("start 0"));
 }
 
-TEST(ElasticJob, EndsInEveryPhaseWhereItIsInterrupted) {
+TEST(ElasticJob, EndsInEveryPhaseIfInterrupted) {
   const auto end_of = [](const std::function<void(ElasticMachines&)>& before) {
     ElasticMachines three({2});
     before(three);

@@ -102,7 +102,7 @@ TEST_P(Interrupted, LauncherEndsEverythingAndReturnsTheSignal) {
   EXPECT_THAT(job.left(), IsEmpty());
 }
 
-TEST_P(Interrupted, LauncherKillsWorkersThatDoNotListen) {
+TEST_P(Interrupted, LauncherKillsUnresponsiveWorkers) {
   MarkedLaunch job(2, kDeaf, {"--grace_seconds", "1"});
   ASSERT_TRUE(job.is_ready());
   job.launcher().send(GetParam());

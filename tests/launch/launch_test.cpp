@@ -86,7 +86,7 @@ std::string report_of(const std::string& folder) {
          "$ACCELERATE_RUN_REPORT; ";
 }
 
-TEST(Launch, SaysWhatCameOfARunThatReportsIt) {
+TEST(Launch, SummarisesARunThatReportsItself) {
   const auto result = run_process(
       launch_shell(2, "[ $RANK = 1 ] || " + report_of("/runs/a") + "true"));
   EXPECT_EQ(result.exit_code, 0);
@@ -201,7 +201,7 @@ struct MemoryGroup {
   std::filesystem::path folder;
 };
 
-TEST(OutOfMemory, IsNamedWhereTheKernelKillsARank) {
+TEST(OutOfMemory, IsNamedIfTheKernelKillsARank) {
   const MemoryGroup group;
   if (!group.is_limited) {
     GTEST_SKIP() << "this user cannot limit the memory of a control group";

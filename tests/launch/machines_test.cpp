@@ -101,7 +101,7 @@ class Machines : public ::testing::Test {
   std::unique_ptr<Cluster> cluster_;
 };
 
-TEST_F(Machines, TwoTakeTheRollAndRunEveryRank) {
+TEST_F(Machines, TwoConnectAndRunEveryRank) {
   make_hosts(2);
   const std::string script =
       "echo rank $RANK/$WORLD_SIZE local $LOCAL_RANK group $GROUP_RANK at "
@@ -129,7 +129,7 @@ TEST_F(Machines, TwoTakeTheRollAndRunEveryRank) {
   }
 }
 
-TEST_F(Machines, AFailureOnOneOfThreeEndsEverybodyEverywhere) {
+TEST_F(Machines, AFailureOnOneOfThreeMachinesEndsAllWorkers) {
   make_hosts(3);
   const std::string script =
       "if [ $RANK = 3 ]; then sleep 0.3; echo no memory >&2; exit 7; fi; "
@@ -264,7 +264,7 @@ TEST_F(Machines, StartAgainWhenACutLinkIsMended) {
   EXPECT_THAT(second->out(), HasSubstr("rank 2 of 4 again"));
 }
 
-TEST_F(Machines, DoNotWaitForALostOneForEver) {
+TEST_F(Machines, DoNotWaitForALostOneForever) {
   make_hosts(2);
   const std::vector<std::string> flags = {
       "--max_restarts", "1", "--join_timeout", "3"};
@@ -281,7 +281,7 @@ TEST_F(Machines, DoNotWaitForALostOneForEver) {
   EXPECT_THAT(left(), IsEmpty());
 }
 
-TEST_F(Machines, AskForATokenWhereOthersCouldJoin) {
+TEST_F(Machines, AskForATokenIfOthersCouldJoin) {
   make_hosts(2);
   for (const int rank : {0, 1}) {
     auto launcher =
@@ -292,7 +292,7 @@ TEST_F(Machines, AskForATokenWhereOthersCouldJoin) {
 }
 
 // A part of the disk that one machine does not have.
-TEST_F(Machines, AreLookedAtBeforeTheWorkersStart) {
+TEST_F(Machines, AreCheckedBeforeTheWorkersStart) {
   make_hosts(2);
   const auto program = folder_.write("train", "#!/bin/sh\ntouch $0.$RANK\n");
   std::filesystem::permissions(program, std::filesystem::perms(0755));
@@ -354,7 +354,7 @@ TEST_F(Machines, ShareATokenOfTheirOwnUnderMpi) {
   EXPECT_TRUE(std::filesystem::is_empty(file(".cache/accelerate/tokens")));
 }
 
-TEST_F(Machines, WaitForALateHostWhicheverItIs) {
+TEST_F(Machines, WaitForAnyLateHost) {
   make_hosts(2);
   for (const int late : {0, 1}) {
     auto early_one = launch(2, 1 - late, "exit 0");
@@ -365,7 +365,7 @@ TEST_F(Machines, WaitForALateHostWhicheverItIs) {
   }
 }
 
-TEST_F(Machines, GiveUpOnOneThatDoesNotCome) {
+TEST_F(Machines, GiveUpOnOneThatDoesNotJoin) {
   make_hosts(3);
   auto first = launch(3, 0, "exit 0", {"--join_timeout", "2"});
   auto second = launch(3, 1, "exit 0", {"--join_timeout", "20"});
@@ -422,14 +422,14 @@ TEST_F(Machines, RestartWhenALostOneIsBack) {
   EXPECT_THAT(left(), IsEmpty());
 }
 
-TEST_F(Machines, RefuseAWrongRank) {
+TEST_F(Machines, RejectAWrongRank) {
   make_hosts(2);
   auto lonely = launch(1, 1, "exit 0");
   EXPECT_EQ(lonely->wait(10s).exit_code, 2);
   EXPECT_THAT(lonely->err(), HasSubstr("machine_rank"));
 }
 
-TEST_F(Machines, RefuseADuplicateRankAndGoOn) {
+TEST_F(Machines, RejectADuplicateRankAndContinue) {
   make_hosts(3);
   auto first = launch(3, 0, "exit 0");
   auto second = launch(3, 1, "exit 0");
@@ -461,7 +461,7 @@ TEST_F(Machines, RefuseADuplicateRankAndGoOn) {
   EXPECT_THAT(first->err(), HasSubstr("refused a machine at 10.77.0.3"));
 }
 
-TEST_F(Machines, RefuseADifferentConfiguration) {
+TEST_F(Machines, RejectADifferentConfiguration) {
   make_hosts(2);
   auto first = launch(2, 0, "exit 0", {"--join_timeout", "3"});
   auto second = launch(2, 1, "exit 0", {"--mixed_precision", "bf16"});
@@ -473,7 +473,7 @@ TEST_F(Machines, RefuseADifferentConfiguration) {
   EXPECT_EQ(first->wait(10s).exit_code, 1);
 }
 
-TEST_F(Machines, ShareATokenAndRefuseAnother) {
+TEST_F(Machines, ShareATokenAndRejectAnother) {
   make_hosts(2);
   auto first =
       launch(2, 0, "exit 0", {}, {{"ACCELERATE_JOB_TOKEN", "open sesame"}});

@@ -180,7 +180,7 @@ TEST(Output, CarriesTheTimeWhenAskedTo) {
       std::regex(time + "hello\n")));
 }
 
-TEST(Output, PutsFullLogFilesAside) {
+TEST(Output, RotatesFullLogFiles) {
   TempDir folder;
   const auto result = run_process(launch_printing(
       {"--num_processes",
@@ -206,7 +206,7 @@ TEST(Output, PutsFullLogFilesAside) {
   EXPECT_TRUE(all.ends_with("\n1450000\n"));
 }
 
-TEST(Output, GoesToNewLogFilesWhereTheOldAreDeleted) {
+TEST(Output, GoesToNewLogFilesIfTheOldAreDeleted) {
   TempDir folder;
   const auto logs = folder.path() / "logs";
   Subprocess job(launch_printing(
@@ -305,7 +305,7 @@ TEST(Failure, ShowsTheTracebackOnceOnATerminal) {
   EXPECT_THAT(shown, HasSubstr("[launch] Rank 0 failed with exit code 1:"));
 }
 
-TEST(Failure, BlamesTheCauseAndNotWhoLostIt) {
+TEST(Failure, BlamesTheCauseAndNotTheRankThatLostConnection) {
   // Rank 0 ends first, but only says that another rank is gone.
   TempDir folder;
   const std::string gone = folder.path() / "gone";
@@ -508,7 +508,7 @@ TEST(Bar, IsNotOneLineOfALogFile) {
   EXPECT_EQ(text.str(), "begin\n3/3\nend");
 }
 
-TEST(Failure, IsToldWhateverTheErrorFileIs) {
+TEST(Failure, IsReportedWhateverTheErrorFileIs) {
   TempDir folder;
   const auto result = run_process(
       {kProgram,
@@ -548,7 +548,7 @@ TEST(Output, IsATerminalForTheFirstOfSeveralAndOthersAppearAboveItsBar) {
           "10%\rbar 99%"));
 }
 
-TEST(Output, HasNoColoursWhereItIsNoTerminal) {
+TEST(Output, HasNoColoursUnlessOnATerminal) {
   const auto result =
       run_process(launch_printing({"--num_processes", "2"}, "echo hello"));
   EXPECT_THAT(result.out, Not(HasSubstr("\x1b")));
@@ -607,7 +607,7 @@ TEST(Parent, SeesTheFirstWorkersBarBeforeItsLineEnds) {
   EXPECT_EQ(result.out, "\rbar 10%\n[rank 1] another\n\rbar 99%\n");
 }
 
-TEST(Parent, SeesNoEmptyLineWhereALineWasCutAtItsEnd) {
+TEST(Parent, SeesNoEmptyLineIfALineWasCutAtItsEnd) {
   TempDir folder;
   const std::string path = folder.path();
   const auto result = run_process(
@@ -645,7 +645,7 @@ TEST(Parent, SeesABarOfAnyLengthOnOneLine) {
   EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 1);
 }
 
-TEST(Parent, SeesLinesOfOthersOnTheirOwnWhateverTheFirstDraws) {
+TEST(Parent, SeesSeparateLinesOfOthersWhateverTheFirstDraws) {
   for (const char* drawn : {"%05000d", "%050d\\r"}) {
     TempDir folder;
     const std::string path = folder.path();
@@ -676,7 +676,7 @@ TEST(Parent, ReadsHowTheJobEndedFromAFile) {
       HasSubstr("[launch] Rank 1 failed with exit code 7"));
 }
 
-TEST(Parent, TakesTheJobWithIt) {
+TEST(Parent, EndsTheJob) {
   TempDir folder;
   folder.write("accelerate_parent", "");
   const auto result = run_process(
@@ -719,7 +719,7 @@ TEST(Logs, FollowNoLinkOfAnotherUser) {
 }
 
 // A folder that no parent has marked is somebody's own.
-TEST(Logs, FollowNoLinkThatIsPutThereMeanwhile) {
+TEST(Logs, FollowNoLinkCreatedMeanwhile) {
   if (geteuid() != 0) {
     GTEST_SKIP() << "only root can make a link of another user";
   }

@@ -33,7 +33,7 @@ const Variables kOneTaskPerNode = {
     {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
     {"SLURM_STEP_NODELIST", "gpu[3-4]"}};
 
-TEST(Placement, IsOneMachineWhereNobodySaysMore) {
+TEST(Placement, IsOneMachineByDefault) {
   const auto placement = place({});
   EXPECT_FALSE(placement.is_in_place);
   EXPECT_EQ(placement.num_machines, 1);

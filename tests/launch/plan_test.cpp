@@ -68,13 +68,13 @@ TEST(Plan, GivesEachWorkerTorchrunsVariables) {
   }
 }
 
-TEST(Plan, StartsOneProcessPerGpuAndOneWhereThereIsNone) {
+TEST(Plan, StartsOneProcessPerGpuOrOneOnTheCpu) {
   EXPECT_EQ(plan_of({}).num_local, 1);
   EXPECT_EQ(plan_of({}, two_gpus()).num_local, 2);
   EXPECT_EQ(plan_of({.num_processes = 4}).num_local, 4);
 }
 
-TEST(Plan, SharesTheCoresOutUnlessTold) {
+TEST(Plan, DividesTheCoresUnlessConfigured) {
   unsetenv("OMP_NUM_THREADS");
   const auto threads = [](const LaunchPlan& plan) {
     return added_variables(plan.command).at("OMP_NUM_THREADS");
@@ -92,7 +92,7 @@ TEST(Plan, KeepsAWorkerOnTheCoresNearItsGpu) {
   EXPECT_THAT(workers[1].command.cores, ElementsAre(0, 1, 2, 3));
 }
 
-TEST(Plan, FindsTheNodeOfAGpuWhereNumbersHaveGaps) {
+TEST(Plan, FindsTheNodeOfAGpuIfNumbersHaveGaps) {
   MachineFacts facts = two_gpus();
   facts.gpus[0].numa_node = 8;
   facts.numa_nodes = {{0, {0, 1}}, {8, {2, 3}}};
@@ -156,7 +156,7 @@ TEST(Plan, SpreadsCpuWorkersOverTheNumaNodes) {
           ElementsAre(2, 3)));
 }
 
-TEST(Plan, RefusesWhatTheMachineCannotGive) {
+TEST(Plan, RejectsWhatTheMachineDoesNotHave) {
   EXPECT_THAT(
       [] { plan_of({.multi_gpu = true}); },
       ThrowsMessage<ConfigError>(HasSubstr("no usable GPU")));

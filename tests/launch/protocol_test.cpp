@@ -27,7 +27,7 @@ Message round_trip(const Message& message) {
   return decode_payload(reader.next().value());
 }
 
-TEST(Protocol, EveryMessageComesBackAsItWas) {
+TEST(Protocol, EveryMessageRoundTrips) {
   StartMessage start;
   start.order.attempt = 2;
   start.order.first_rank = 4;
@@ -93,7 +93,7 @@ TEST(Protocol, RefusesFramesThatAreTooLongBeforeTheyArrive) {
       ThrowsMessage<CommError>(HasSubstr("1001 bytes, at most 1000")));
 }
 
-TEST(Protocol, RefusesWhatIsNoMessage) {
+TEST(Protocol, RejectsInvalidMessages) {
   const std::pair<const char*, const char*> cases[] = {
       {"", "not a JSON object"},
       {"[1]", "not a JSON object"},
@@ -134,7 +134,7 @@ TEST(Protocol, ShortensWhatAWorkerWroteUntilItFits) {
 }
 
 // Control characters, a forged line, a terminal's title.
-TEST(Protocol, TextsOfOthersComeOutHarmless) {
+TEST(Protocol, TextsOfOthersAreEscaped) {
   const auto hello = std::get<HelloMessage>(round_trip(HelloMessage{
       .host = "node\x1b]0;owned\a",
       .devices = "a\n[launch] all is well",
@@ -203,7 +203,7 @@ TEST(Hosts, AreReadFromAFileLineByLine) {
       ThrowsMessage<ConfigError>(HasSubstr("cannot be read (No such file")));
 }
 
-TEST(Hosts, OrdersTravelWholeAndVariablesWithoutTheToken) {
+TEST(Hosts, OrdersAreCompleteAndVariablesLackTheToken) {
   JoinOrder order;
   order.token = "secret";
   order.machine_rank = 2;

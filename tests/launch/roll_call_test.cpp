@@ -42,7 +42,7 @@ TEST(RollCall, RefusesEachDifferenceByName) {
   }
 }
 
-TEST(RollCall, TellsNothingWhereAnybodyCanAsk) {
+TEST(RollCall, RevealsNothingIfAnyoneCanConnect) {
   RollCall roll(hello(0), 3, false);
   EXPECT_EQ(roll.take(hello()), "");
   HelloMessage other = hello(2);
@@ -53,7 +53,7 @@ TEST(RollCall, TellsNothingWhereAnybodyCanAsk) {
   EXPECT_THAT(roll.take(other), Not(HasSubstr("0.1.0")));
 }
 
-TEST(RollCall, TakesEachMachineOnceAndAgainAfterItLeft) {
+TEST(RollCall, AcceptsEachMachineOnceAndAgainAfterItLeft) {
   RollCall roll(hello(0), 3, true);
   EXPECT_EQ(roll.take(hello(2)), "");
   EXPECT_FALSE(roll.is_complete());

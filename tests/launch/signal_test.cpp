@@ -78,7 +78,7 @@ class Signals : public ::testing::Test {
   pid_t launcher_ = -1;
 };
 
-TEST_F(Signals, ForWorkersArePassedOnAndEndNothing) {
+TEST_F(Signals, ForWorkersArePassedOnAndEndNoProcess) {
   launch();
   std::string expected = "ready\n";
   for (const auto& [signal, name] :
@@ -402,7 +402,7 @@ TEST_F(SlowStart, IsEndedByTheRequestThatItNeverHandles) {
   EXPECT_THAT(left(), IsEmpty());
 }
 
-TEST_F(SlowStart, EndsAtOnceAtASecondRequestAndWhereAWorkerFails) {
+TEST_F(SlowStart, EndsAtOnceAtASecondRequestOrIfAWorkerFails) {
   for (const bool is_failure : {false, true}) {
     launch("SIGCONT", "900");
     kill(launcher_, SIGTERM);
@@ -575,7 +575,7 @@ TEST(SignalMerger, TakesTheGroupAndItsLauncherForOne) {
   EXPECT_THAT(merged.got, ElementsAre(Pair(SIGTERM, true)));
 }
 
-TEST(SignalMerger, WaitsForAWitnessThatHasNoTime) {
+TEST(SignalMerger, WaitsForAWitnessThatIsNotScheduled) {
   Merged merged;
   merged.is_witness_busy = true;
   merged.came({SIGTERM, 7}, {kSupervisor, kGuardian});

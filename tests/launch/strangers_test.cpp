@@ -213,7 +213,7 @@ TEST_F(Impostor, LearnsNeitherTheTokenNorTheConfiguration) {
   }
 }
 
-TEST_F(Strangers, ThatSendGarbageAreSentAway) {
+TEST_F(Strangers, SendingGarbageAreDisconnected) {
   for (const std::string& garbage :
        {std::string("GET / HTTP/1.1\r\n\r\n"),
         std::string("\xFF\xFF\xFF\xFF whatever", 14),
@@ -227,7 +227,7 @@ TEST_F(Strangers, ThatSendGarbageAreSentAway) {
   expect_that_the_job_runs();
 }
 
-TEST_F(Strangers, ThatSayNothingOrHalfASentenceDoNotHoldTheJobUp) {
+TEST_F(Strangers, SilentOrIncompleteDoNotDelayTheJob) {
   std::vector<UniqueFile> silent;
   for (int i = 0; i < 20; ++i) {
     silent.push_back(connect_to(port_));
@@ -236,7 +236,7 @@ TEST_F(Strangers, ThatSayNothingOrHalfASentenceDoNotHoldTheJobUp) {
   expect_that_the_job_runs();
 }
 
-TEST_F(Strangers, ThousandAtATimeAreTooFewToStopTheJob) {
+TEST_F(Strangers, AThousandAtATimeDoNotStopTheJob) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
   limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 4096);
@@ -272,7 +272,7 @@ double processor_time(pid_t group) {
   return total;
 }
 
-TEST_F(StrangersAtALowLimit, WhoSayNothingDoNotMakeItSpin) {
+TEST_F(StrangersAtALowLimit, SilentDoNotMakeItSpin) {
   std::vector<UniqueFile> crowd;
   for (int i = 0; i < 60; ++i) {
     crowd.push_back(begin_connect("127.0.0.1", port_));

@@ -38,7 +38,7 @@ class Token : public ::testing::Test {
   TempDir home_;
 };
 
-TEST_F(Token, IsAskedForWhereOthersCouldJoin) {
+TEST_F(Token, IsRequiredIfOthersCouldJoin) {
   for (const char* address : {"10.0.0.1", "0.0.0.0", "no-such-name.invalid"}) {
     EXPECT_THAT(
         [&] { JobToken(machines(address), env(), 1s); },

@@ -76,7 +76,7 @@ TEST(TensorPieces, CutColumnsOutOfRows) {
       ElementsAre(1, 2, 5, 6, 9, 10));
 }
 
-TEST(TensorPieces, OfARankWithNothingAreNone) {
+TEST(TensorPieces, OfAnEmptyRankAreEmpty) {
   EXPECT_THAT(flat_range({3, 4}, 5, 0), IsEmpty());
   std::int64_t num_missing = -1;
   EXPECT_THAT(
@@ -89,7 +89,7 @@ TEST(TensorPieces, OfATensorWithoutDimensions) {
       copied({}, {flat_range({}, 0, 1)}, flat_range({}, 0, 1)), ElementsAre(0));
 }
 
-TEST(TensorPieces, CountWhatNobodyHas) {
+TEST(TensorPieces, CountMissingElements) {
   const Numbers shape = {4, 4};
   std::int64_t num_missing = 0;
   const TensorPieces left = {{{{0, 0}, {4, 2}}, 0, 8}};
@@ -148,7 +148,7 @@ TEST(TensorPieces, OfAnyLayoutBecomeThoseOfAnyOther) {
   }
 }
 
-TEST(TensorPieces, OutsideTheTensorAreRefused) {
+TEST(TensorPieces, OutsideTheTensorAreRejected) {
   const auto refuses =
       [](const Numbers& shape, const TensorPieces& pieces, const char* text) {
         EXPECT_THAT(

@@ -120,7 +120,7 @@ TEST(BadFolder, EachCauseHasASentenceThatNamesTheFile) {
                 "AutoModelForSequenceClassification, AutoModelForCausalLM"));
 }
 
-TEST(BadFolder, ValuesThatMakeNoModelAreRefused) {
+TEST(BadFolder, InvalidValuesAreRejected) {
   const std::vector<std::array<std::string, 3>> cases = {
       {"\"hidden_size\": 8",
        "\"hidden_size\": \"8\"",
@@ -174,7 +174,7 @@ TEST(BadFolder, WeightsThatAreMissingCutOrOfAnotherKindAreNamed) {
       HasSubstr(shard));
 }
 
-TEST(BadFolder, AHeadForOtherClassesIsRefusedOrDrawnAnew) {
+TEST(BadFolder, AHeadForOtherClassesIsRejectedOrReinitialised) {
   EXPECT_THAT(
       message_of([] {
         AutoModelForSequenceClassification::from_pretrained(
@@ -198,7 +198,7 @@ TEST(BadFolder, AHeadForOtherClassesIsRefusedOrDrawnAnew) {
       HasSubstr("num_labels is 2, but there are 3 labels"));
 }
 
-TEST(BadBatch, EachCauseHasASentence) {
+TEST(BadBatch, ErrorsNameEachCause) {
   const auto model =
       AutoModelForSequenceClassification::from_pretrained(kTinyBert);
   const auto message = [&](const std::function<void(ModelInputs&)>& spoil) {
@@ -413,7 +413,7 @@ TEST(Batch, StructsAndMapsAreTakenByNames) {
   EXPECT_TRUE(torch::equal(model->forward(named).loss, expected.loss));
 }
 
-TEST(Batch, ThePreparedLoopOfTheSeedPageLearns) {
+TEST(Batch, ThePreparedLoopOfTheTutorialLearns) {
   struct Samples {
     size_t size() const { return 8; }
     ModelInputs get(int64_t i) const {
@@ -483,7 +483,7 @@ std::shared_ptr<models::CausalLanguageModel> small_gpt2() {
   return model;
 }
 
-TEST(Generate, OptionsOutsideOfTheirRangesAreRefused) {
+TEST(Generate, OptionsOutOfRangeAreRejected) {
   const auto model = small_gpt2();
   const auto prompt = torch::tensor({{5, 6, 7}});
   const auto message = [&](const models::GenerateOptions& options) {
@@ -523,7 +523,7 @@ TEST(Generate, PaddingOnTheLeftChangesNothing) {
   EXPECT_TRUE(torch::equal(both[1].slice(0, 2), alone[0]));
 }
 
-TEST(Generate, AGeneratorDecidesWhatIsDrawn) {
+TEST(Generate, SamplingUsesTheGivenGenerator) {
   const auto model = small_gpt2();
   const auto prompt = torch::tensor({{5, 6, 7}});
   const auto drawn = [&](uint64_t seed) {

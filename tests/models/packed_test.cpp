@@ -109,7 +109,7 @@ std::shared_ptr<models::PretrainedModel> small_bert() {
           "hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0})"));
 }
 
-TEST(PackedForward, RefusesWhatPackWouldNotMake) {
+TEST(PackedForward, RejectsInvalidPackedBatches) {
   const auto model = small_bert();
   const auto expect_refused = [&](const ModelInputs& batch, auto message) {
     EXPECT_THAT(
@@ -137,7 +137,7 @@ TEST(PackedForward, RefusesWhatPackWouldNotMake) {
       ThrowsMessage<UsageError>(HasSubstr("Packed prompts are not supported")));
 }
 
-TEST(PackedForward, LearnsTheSameWhereActivationsAreComputedAgain) {
+TEST(PackedForward, TrainsTheSameWithActivationCheckpointing) {
   const auto model = small_bert();
   const auto gradients = [&](bool recomputes) {
     model->zero_grad();
@@ -158,7 +158,7 @@ TEST(PackedForward, LearnsTheSameWhereActivationsAreComputedAgain) {
 
 // Two texts in a row: of six tokens four are guessed, those behind the first of
 // each. The loss of each text alone is what the packed loss must be made of.
-TEST(PackedForward, TellsWhichLabelsTheLossCounts) {
+TEST(PackedForward, CountsTheLabelsOfTheLoss) {
   for (const char* config :
        {R"({"model_type": "gpt2", "vocab_size": 11, "n_embd": 8, "n_layer": 1,
             "n_head": 2, "n_positions": 9})",

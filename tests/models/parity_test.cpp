@@ -242,7 +242,7 @@ void expect_packed(const fs::path& folder, const models::PackOptions& options) {
   }
 }
 
-TEST(ModelReference, TinyBertAnswersAndLearnsAsTransformersDid) {
+TEST(ModelReference, TinyBertPredictsAndTrainsAsInTransformers) {
   const auto folder = fs::path(TEST_REFERENCE_DIR) / "models/bert_tiny";
   expect_forward(folder);
   expect_training(folder);
@@ -260,7 +260,7 @@ class ModelParity : public ::testing::TestWithParam<const char*> {
   fs::path folder_;
 };
 
-TEST_P(ModelParity, AnswersAsTransformersDoes) {
+TEST_P(ModelParity, PredictsAsTransformersDoes) {
   expect_forward(folder_);
 }
 
@@ -268,7 +268,7 @@ TEST_P(ModelParity, HasTheSameGradientsAndThreeStepsOfAdamW) {
   expect_training(folder_);
 }
 
-TEST_P(ModelParity, AnswersAndLearnsTheSameWithoutPadding) {
+TEST_P(ModelParity, PredictsAndTrainsTheSameWithoutPadding) {
   expect_packed(folder_, {});
   const std::string name = GetParam();
   // Their labels are no classes.
@@ -361,7 +361,7 @@ TEST(ModelRoundTrip, TransformersLoadsWhatWeSaved) {
       run_oracle({"check", ours.path().string(), oracle_folders().string()}));
 }
 
-TEST(RealModel, MiniLmPlacesSentencesAsTransformersDoes) {
+TEST(RealModel, MiniLmEmbedsSentencesAsTransformersDoes) {
   const auto real = variable("ACCELERATE_REAL_MODEL");
   if (variable("ACCELERATE_ORACLE_PYTHON").empty() || real.empty()) {
     GTEST_SKIP() << "ACCELERATE_REAL_MODEL and ACCELERATE_ORACLE_PYTHON are "

@@ -367,7 +367,7 @@ INSTANTIATE_TEST_SUITE_P(
     name_of);
 
 // It is named in the message of a comparison: nobody waits for anybody.
-TEST(Hang, DoesNotComeOfAWrongShapeThatIsCompared) {
+TEST(Hang, DoesNotResultFromAShapeMismatch) {
   std::vector<Place> places = {Place::kThreads, Place::kProcesses};
   if (Cluster::why_not().empty()) {
     places.push_back(Place::kHosts);
@@ -404,7 +404,7 @@ TEST(Hang, NamesARankThatWasStoppedOnAnotherHost) {
                "is stopped, or its machine cannot be reached"});
 }
 
-TEST(Hang, NamesTheHolderOfTheStoreThatWasStopped) {
+TEST(Hang, NamesAStoppedRankThatHostsTheStore) {
   Job("StopFirst")
       .expect(
           {kLastIsStopped[0],
@@ -438,7 +438,7 @@ TEST(Hang, IsSaidOnceAndEndsInAnException) {
   EXPECT_EQ(said.find(missing), said.rfind(missing)) << err;
 }
 
-TEST(Hang, IsSilentWhereItIsSwitchedOff) {
+TEST(Hang, PrintsNothingIfDisabled) {
   Job job("Slow", Place::kProcesses, "0");
   std::this_thread::sleep_for(1s);
   job.allow("go");
@@ -476,7 +476,7 @@ TEST(Doctor, AsksARunningJobWhereItsRanksAre) {
           Not(HasSubstr("_M_invoke"))));
 }
 
-TEST(Doctor, SaysThatAProcessIsNoJob) {
+TEST(Doctor, ReportsThatAProcessIsNotAJob) {
   Subprocess other({"sleep", "60"});
   const auto result = run_process(
       {kProgram, "doctor", "--job", std::to_string(other.pid())}, {}, kLimit);

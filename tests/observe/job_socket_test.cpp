@@ -34,7 +34,7 @@ TEST(RuntimeFolder, IsForOneUserAlone) {
   EXPECT_THROW(runtime_folder(in(parent.path())), SystemError);
 }
 
-TEST(RuntimeFolder, ThatIsALinkOrSomebodyElsesIsRefused) {
+TEST(RuntimeFolder, RejectsLinksAndFoldersOfOthers) {
   const testing::TempDir parent;
   const testing::TempDir other;
   std::filesystem::create_symlink(other.path(), parent.path() / "accelerate");

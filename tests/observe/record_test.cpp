@@ -91,7 +91,7 @@ TEST(NativeStack, NamesAFunctionThatIsAtItsFirstInstruction) {
       HasSubstr("spin_at_once_in_a_test"));
 }
 
-TEST(NativeStack, LeavesAHandlerOfTheProgramsAlone) {
+TEST(NativeStack, KeepsAHandlerOfTheProgram) {
   static std::atomic<int> num_calls = 0;
   struct sigaction own {};
   struct sigaction before {};
@@ -117,14 +117,14 @@ struct StuckScript {
   std::atomic<bool> is_over = false;
 };
 
-TEST(ScriptStack, ThatDoesNotComeIsNotWaitedForForEver) {
+TEST(ScriptStack, IsNotAwaitedForever) {
   StuckScript script;
   script.is_over = true;
   drop_script_stack();
   EXPECT_FALSE(script_stack().has_value());
 }
 
-TEST(ScriptStack, ThatAChildOfAForkHasNotAskedForIsNotWaitedFor) {
+TEST(ScriptStack, IsNotAwaitedByAForkedChildThatDidNotRequestIt) {
   StuckScript script;
   const pid_t child = fork();
   if (child == 0) {
@@ -402,7 +402,7 @@ TEST(StepClock, OfANewRunBeginsWithItsFirstStep) {
   EXPECT_EQ(times.num_steps, 1);
 }
 
-TEST(StepClock, SaysInWordsWhatBoundsARun) {
+TEST(StepClock, DescribesWhatLimitsARun) {
   StepTimes times;
   EXPECT_EQ(times.summary(), "");
   times.num_steps = 100;

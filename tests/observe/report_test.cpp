@@ -46,7 +46,7 @@ RankReport elsewhere(int rank, Part part, double seconds) {
   return report;
 }
 
-TEST(Report, SurvivesTheStore) {
+TEST(Report, RoundTripsThroughTheStore) {
   const auto report = waiting(3, "all_reduce Float[4,2]", 17);
   const auto again = decode_report(encode(report));
   EXPECT_EQ(again.rank, 3);
@@ -62,7 +62,7 @@ TEST(Report, SurvivesTheStore) {
   EXPECT_TRUE(again.stack.frames[1].is_users);
 }
 
-TEST(Report, ThatIsNoneIsRefused) {
+TEST(Report, RejectsInvalidText) {
   for (const char* text :
        {"", "{}", "[]", "{\"rank\": \"x\"}", "\xff\xfe", "null"}) {
     EXPECT_THROW(decode_report(text), DataError) << text;
@@ -159,7 +159,7 @@ TEST(Hang, TellsAnotherShapeFromAnotherCollective) {
           HasSubstr("rank 3: elsewhere, waiting in barrier(), collective 3")));
 }
 
-TEST(Hang, GoesByTheLowestRankWhereAsManyAreElsewhere) {
+TEST(Hang, UsesTheLowestRankOnATie) {
   // In the order in which they answered.
   EXPECT_THAT(
       describe_hang(

@@ -44,7 +44,7 @@ StepTimes train(const AcceleratorOptions& options) {
   return times;
 }
 
-TEST(StepTimes, OfAPreparedLoopSayWhatBoundsIt) {
+TEST(StepTimes, OfAPreparedLoopSayWhatLimitsIt) {
   ::testing::internal::CaptureStderr();
   const auto times = train({.cpu = true});
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), IsEmpty());
@@ -62,7 +62,7 @@ TEST(StepTimes, OfAPreparedLoopSayWhatBoundsIt) {
           HasSubstr(" % of the step waits for data: raise num_workers")));
 }
 
-TEST(StepTimes, OfARunThatEndsAreSaidWhereSomebodyAsks) {
+TEST(StepTimes, AreReportedAtTheEndIfRequested) {
   ::testing::internal::CaptureStderr();
   train({.cpu = true, .step_summary = true});
   const auto said = ::testing::internal::GetCapturedStderr();

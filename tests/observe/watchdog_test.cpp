@@ -53,7 +53,7 @@ const auto kWaiting = report_of(0, true, 10);
 const auto kSlow = report_of(1, false, 0);
 const auto kMissing = report_of(1, false, 10);
 
-TEST_F(WatchdogTest, HasNewsOfAMissingRankOnce) {
+TEST_F(WatchdogTest, ReportsAMissingRankOnce) {
   const PartScope waits(Part::kCommunication);
   ASSERT_TRUE(becomes_due());
   EXPECT_TRUE(watchdog_.has_news(*membership_, {kWaiting, kMissing}, {}));
@@ -61,7 +61,7 @@ TEST_F(WatchdogTest, HasNewsOfAMissingRankOnce) {
   EXPECT_FALSE(watchdog_.is_due(*membership_));
 }
 
-TEST_F(WatchdogTest, HasNewsOfASlowRankAgainWhenItStandsStill) {
+TEST_F(WatchdogTest, ReportsASlowRankAgainWhenItHangs) {
   const PartScope waits(Part::kCommunication);
   ASSERT_TRUE(becomes_due());
   EXPECT_TRUE(watchdog_.has_news(*membership_, {kWaiting, kSlow}, {}));

@@ -104,7 +104,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::ValuesIn(saved_cases()),
     [](const auto& info) { return info.param.name; });
 
-TEST_P(OptimizerState, GoesOnAsIfNothingHadHappened) {
+TEST_P(OptimizerState, ResumesExactly) {
   for (const int stop : {2, 10}) {
     NetImpl whole;
     auto optimizer = GetParam().make(whole, 1e-2);
@@ -178,7 +178,7 @@ TEST(OptimizerState, HasReadableNames) {
       1);
 }
 
-TEST(OptimizerState, ReportsWhatDoesNotFit) {
+TEST(OptimizerState, ReportsMismatches) {
   NetImpl net;
   const NamedParameters names = named_parameters(net);
   optim::AdamW optimizer(net.parameters());

@@ -203,7 +203,7 @@ TEST_P(Trajectory, IsThatOfThePythonOptimizerOnOneTwoAndFourRanks) {
   }
 }
 
-TEST(Optimizer, LeavesParametersWithoutAGradientAlone) {
+TEST(Optimizer, IgnoresParametersWithoutAGradient) {
   Weights model;
   optim::AdamW optimizer(model->all, {.lr = 1e-2});
   std::vector<Tensor> rows;

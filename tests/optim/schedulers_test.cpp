@@ -208,7 +208,7 @@ TEST_P(Schedules, TakeTheStepsOfTheOriginal) {
   }
 }
 
-TEST_P(Schedules, GoOnFromASavedState) {
+TEST_P(Schedules, ResumeFromASavedState) {
   for (const int64_t stop : {0, 57, 130}) {
     auto optimizer = two_groups();
     Scheduler before(optimizer, GetParam().schedule);
@@ -327,7 +327,7 @@ TEST(Scheduler, WaitsWhileGradientsAreAccumulatedAndAfterASkippedStep) {
   EXPECT_THAT(step_with(1), ElementsAre(2.5e-3, 0.75e-3));
 }
 
-TEST(Scheduler, StepsOncePerProcessWhereAsked) {
+TEST(Scheduler, StepsOncePerProcessIfRequested) {
   for (const int num_ranks : {1, 2, 4}) {
     run_ranks(num_ranks, [num_ranks](ProcessGroup group) {
       Accelerator accelerator(
@@ -478,7 +478,7 @@ TEST(Scheduler, ReportsBadUseInOneLine) {
       throws("has 2 parameter groups, but the optimizer has 3"));
 }
 
-TEST(Scheduler, ReportsSchedulesThatCannotBe) {
+TEST(Scheduler, ReportsInvalidSchedules) {
   auto optimizer = two_groups();
   const auto throws = [](const char* text) {
     return ThrowsMessage<UsageError>(HasSubstr(text));

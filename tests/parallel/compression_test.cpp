@@ -148,7 +148,7 @@ TEST(Compression, SendsTheBytesThatAreComputed) {
   }
 }
 
-TEST(Compression, IsExactWhereTheRankIsThatOfTheMatrix) {
+TEST(Compression, IsExactAtFullMatrixRank) {
   auto options = power_sgd(10);
   options.power_sgd.start_powerSGD_iter = 0;
   options.power_sgd.use_error_feedback = false;
@@ -173,7 +173,7 @@ TEST(Compression, IsExactWhereTheRankIsThatOfTheMatrix) {
 }
 
 // In a new engine buckets are laid out anew in the second step.
-TEST(Compression, GoesOnFromItsStateBitForBit) {
+TEST(Compression, ResumesFromItsStateBitForBit) {
   for (const int64_t rank : {1, 2}) {
     for (const int saved_after : {1, 3, 5}) {
       run_ranks(2, [&](ProcessGroup group) {
@@ -204,7 +204,7 @@ TEST(Compression, GoesOnFromItsStateBitForBit) {
   }
 }
 
-TEST(Compression, RollsBackWhatWasLeftOut) {
+TEST(Compression, RollsBackErrorFeedback) {
   run_ranks(2, [](ProcessGroup group) {
     ReferenceTraining training({.ddp = power_sgd(1), .process_group = group});
     const auto saved = copy_of(training.accelerator.state().state_dict());
@@ -245,7 +245,7 @@ double loss_after(const DdpOptions& options, int num_steps) {
   return last;
 }
 
-TEST(Compression, LearnsWhatTheUncompressedRunLearns) {
+TEST(Compression, LearnsAsWellAsWithoutCompression) {
   const double plain = loss_after({}, 240);
   EXPECT_LT(plain, 0.1);
   // One of up to 6 columns per matrix; what is left out comes in later steps.
@@ -256,7 +256,7 @@ TEST(Compression, LearnsWhatTheUncompressedRunLearns) {
       loss_after({.compression = Compression::kBf16}, 240), plain, 1e-3);
 }
 
-TEST(Compression, RefusesOptionsThatCannotBe) {
+TEST(Compression, RejectsInvalidOptions) {
   run_ranks(2, [](ProcessGroup group) {
     Accelerator eager(
         {.ddp =
@@ -312,7 +312,7 @@ TEST(LocalSGD, IsAPlainLoopOnOneRank) {
       values_of(*plain.model, true).equal(values_of(*local.model, true)));
 }
 
-TEST(LocalSGD, RefusesNoSteps) {
+TEST(LocalSGD, RejectsZeroSteps) {
   Accelerator accelerator({.cpu = true});
   auto net = accelerator.prepare(ReferenceNet());
   EXPECT_THAT(

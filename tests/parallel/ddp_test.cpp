@@ -151,7 +151,7 @@ TEST(Ddp, NamesTheParametersThatGotNoGradient) {
   });
 }
 
-TEST(Ddp, RefusesAModuleThatAnotherAcceleratorPrepared) {
+TEST(Ddp, RejectsAModuleThatAnotherAcceleratorPrepared) {
   run_ranks(2, [](ProcessGroup group) {
     TwoWeights model;
     Accelerator second({.process_group = group});
@@ -250,7 +250,7 @@ TEST(Ddp, LeavesAFrozenModelAlone) {
   });
 }
 
-TEST(Ddp, RefusesABucketOfNothing) {
+TEST(Ddp, RejectsAnEmptyBucket) {
   run_ranks(2, [](ProcessGroup group) {
     Accelerator accelerator(
         {.ddp = {.bucket_cap_mb = 0}, .process_group = group});
@@ -260,7 +260,7 @@ TEST(Ddp, RefusesABucketOfNothing) {
   });
 }
 
-TEST(Ddp, RefusesALossOfTheModuleItself) {
+TEST(Ddp, RejectsALossOfTheOriginalModule) {
   run_ranks(2, [](ProcessGroup group) {
     Accelerator accelerator({.process_group = group});
     TwoWeights model;
@@ -283,7 +283,7 @@ TEST(Ddp, RefusesALossOfTheModuleItself) {
   });
 }
 
-TEST(Ddp, RefusesALossThatReachesASecondModelBesideItsEngine) {
+TEST(Ddp, RejectsALossThatBypassesASecondModelsEngine) {
   run_ranks(2, [](ProcessGroup group) {
     Accelerator accelerator({.process_group = group});
     TwoWeights first;
@@ -375,7 +375,7 @@ TEST(Ddp, AveragesAgainABackwardOfAGraphThatWasKept) {
   });
 }
 
-TEST(Ddp, GoesOnAfterABackwardThatBrokeOff) {
+TEST(Ddp, ContinuesAfterAnAbortedBackward) {
   const DdpOptions cases[] = {
       {},
       {.find_unused_parameters = true},
@@ -569,7 +569,7 @@ TEST(Freezing, MasterWeightsAreMadeInPrepareAlone) {
   });
 }
 
-TEST(Freezing, AModelThatWasFrozenAltogetherIsTrainedLater) {
+TEST(Freezing, AFullyFrozenModelIsTrainedLater) {
   for (const bool has_masters : {false, true}) {
     for (const int num_ranks : {1, 2}) {
       run_ranks(num_ranks, [&](ProcessGroup group) {
@@ -641,7 +641,7 @@ TEST(Freezing, BetweenForwardAndBackwardLeavesNoGradient) {
   });
 }
 
-TEST(Freezing, IsRefusedWhereGradientsWait) {
+TEST(Freezing, IsRejectedIfGradientsArePending) {
   run_ranks(2, [](ProcessGroup group) {
     Accelerator accelerator(
         {.cpu = true,
@@ -662,7 +662,7 @@ TEST(Freezing, IsRefusedWhereGradientsWait) {
   });
 }
 
-TEST(Freezing, OnOneRankAloneIsRefusedOnAll) {
+TEST(Freezing, OnASingleRankIsRejectedOnAll) {
   for (const auto stage : {ShardStage::kNone, ShardStage::kGradients}) {
     run_ranks(2, [&](ProcessGroup group) {
       Accelerator accelerator(
@@ -677,7 +677,7 @@ TEST(Freezing, OnOneRankAloneIsRefusedOnAll) {
   }
 }
 
-TEST(Ddp, ComparesWhatRanksWouldSend) {
+TEST(Ddp, ComparesGradientsAcrossRanksBeforeSending) {
   run_ranks(2, [](ProcessGroup group) {
     DdpOptions ddp;
     if (group.rank() == 1) {
@@ -727,7 +727,7 @@ TEST(Ddp, AveragesSparseGradients) {
   }
 }
 
-TEST(Ddp, RefusesAParameterOfNoModelInAnOptimizer) {
+TEST(Ddp, RejectsAParameterOfNoModelInAnOptimizer) {
   for (const int num_ranks : {1, 2}) {
     run_ranks(num_ranks, [&](ProcessGroup group) {
       Accelerator accelerator({.cpu = true, .process_group = group});
@@ -829,7 +829,7 @@ TEST(Accumulate, WeighsGradientsOfFp64InFp64) {
   });
 }
 
-TEST(Ddp, RefusesAnOptimizerThatNeedsAClosure) {
+TEST(Ddp, RejectsAnOptimizerThatNeedsAClosure) {
   Accelerator accelerator({.cpu = true});
   TwoLayers model;
   torch::optim::LBFGS lbfgs(model->parameters());
@@ -847,7 +847,7 @@ struct EitherWeightImpl : torch::nn::Module {
 };
 TORCH_MODULE(EitherWeight);
 
-TEST(Ddp, NamesParametersWithoutGradientsInTheNextWindowToo) {
+TEST(Ddp, NamesParametersWithoutGradientsInTheNextAccumulation) {
   run_ranks(2, [](ProcessGroup group) {
     Accelerator accelerator(
         {.cpu = true,
@@ -869,7 +869,7 @@ TEST(Ddp, NamesParametersWithoutGradientsInTheNextWindowToo) {
   });
 }
 
-TEST(Ddp, IsRecordedWhenItsBucketsLieWhereTheyStay) {
+TEST(Ddp, IsRecordedOnceItsBucketsHaveTheirFinalAddresses) {
   run_ranks(2, [](ProcessGroup group) {
     Accelerator accelerator({.process_group = group});
     auto net = accelerator.prepare(TwoWeights());
@@ -968,7 +968,7 @@ TEST(Ddp, GuardsMayOutliveTheModel) {
   window.reset();
 }
 
-TEST(Accumulate, RefusesASecondGuardBesideTheFirst) {
+TEST(Accumulate, RejectsASecondGuard) {
   Accelerator accelerator({.cpu = true, .accumulation = {.num_steps = 2}});
   auto net = accelerator.prepare(TwoWeights());
   const auto window = accelerator.accumulate(net);

@@ -163,7 +163,7 @@ TEST(EmptyWeights, AreThoseOfTheFileInEveryStageAndOnAnyNumberOfRanks) {
 }
 
 // A copy on one host that is older than the others'.
-TEST(EmptyWeights, OfFilesThatAreNotTheSameAreRefusedOnAllRanks) {
+TEST(EmptyWeights, FromDifferentFilesAreRejectedOnAllRanks) {
   TempDir folder;
   write_tower(folder.path() / "0", 20, 3);
   write_tower(folder.path() / "1", 20, 3);
@@ -178,7 +178,7 @@ TEST(EmptyWeights, OfFilesThatAreNotTheSameAreRefusedOnAllRanks) {
   });
 }
 
-TEST(EmptyWeights, OfTheMainRankGoToAllWhereTheyAreDrawn) {
+TEST(EmptyWeights, OfRankZeroAreBroadcastIfRandom) {
   for (const auto stage : {ShardStage::kGradients, ShardStage::kParameters}) {
     std::vector<std::map<std::string, Tensor>> seen(2);
     run_ranks(2, [&](ProcessGroup group) {
@@ -193,7 +193,7 @@ TEST(EmptyWeights, OfTheMainRankGoToAllWhereTheyAreDrawn) {
   }
 }
 
-TEST(EmptyWeights, LeaveEachRankItsPartAlone) {
+TEST(EmptyWeights, GiveEachRankOnlyItsShard) {
   constexpr int64_t kWidth = 256;
   constexpr int kFloors = 16;
   TempDir folder;
@@ -225,7 +225,7 @@ TEST(EmptyWeights, LeaveEachRankItsPartAlone) {
   }
 }
 
-TEST(EmptyWeights, TrainAsAnyOthers) {
+TEST(EmptyWeights, TrainAsUsual) {
   TempDir folder;
   write_tower(folder.path(), 20, 3);
   const auto train = [&](const ProcessGroup& group, bool is_empty) {
@@ -349,7 +349,7 @@ TEST(EmptyWeights, KeepViewsOfOneMemory) {
   EXPECT_TRUE(torch::equal(two->half, torch::full({3}, 9)));
 }
 
-TEST(EmptyWeights, RefuseWhatCannotBeRight) {
+TEST(EmptyWeights, RejectInvalidUse) {
   Tower tower = empty_tower(8, 1);
   EXPECT_THAT(
       [&] { (void)tower->words->weight.sum(); },
@@ -383,7 +383,7 @@ TEST(EmptyWeights, RefuseWhatCannotBeRight) {
           HasSubstr("changed after a weight was created from it")));
 }
 
-TEST(LoadWeights, NamesAllThatDoesNotFit) {
+TEST(LoadWeights, NamesAllMismatches) {
   TempDir folder;
   write_tower(folder.path(), 8, 2);
   Tower other(8, 3);

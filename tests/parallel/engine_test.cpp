@@ -111,7 +111,7 @@ TEST(OwnEngine, ShardedMomentsTrainAsDdp) {
   }
 }
 
-TEST(OwnEngine, EverySeamIsCalledInEveryStep) {
+TEST(OwnEngine, EveryCallbackIsCalledInEveryStep) {
   run_ranks(2, [](ProcessGroup group) {
     OptimizerSharder* engine = nullptr;
     Accelerator accelerator(
@@ -156,7 +156,7 @@ TEST(OwnEngine, EverySeamIsCalledInEveryStep) {
   });
 }
 
-TEST(OwnEngine, TrainsWhereTheModelIsPreparedAfterTheOptimizer) {
+TEST(OwnEngine, TrainsIfTheModelIsPreparedAfterTheOptimizer) {
   run_ranks(2, [](ProcessGroup group) {
     Accelerator accelerator(
         {.engine = optimizer_sharder(), .process_group = group});
@@ -242,7 +242,7 @@ TEST(OwnEngine, MomentsAreSavedAsSlicesOfTheWhole) {
   });
 }
 
-TEST(OwnEngine, MomentsAreCutAnewForAnotherNumberOfRanks) {
+TEST(OwnEngine, MomentsAreReshardedForAnotherNumberOfRanks) {
   const testing::TempDir folder;
   const std::string key = "optimizer.state.first.weight.exp_avg";
   std::array<torch::Tensor, 2> saved;
@@ -298,7 +298,7 @@ struct CountingAllocator final : c10::Allocator {
   std::vector<std::pair<char*, size_t>> blocks;
 };
 
-TEST(MemoryLayout, GradientsOfDdpLieInTheMemoryThatWasGiven) {
+TEST(MemoryLayout, DdpStoresGradientsInTheGivenMemory) {
   run_ranks(2, [](ProcessGroup group) {
     CountingAllocator allocator;
     Net net;
@@ -325,7 +325,7 @@ TEST(MemoryLayout, GradientsOfDdpLieInTheMemoryThatWasGiven) {
   });
 }
 
-TEST(MemoryLayout, RefusesUnitsOfTwoTypes) {
+TEST(MemoryLayout, RejectsUnitsOfTwoDtypes) {
   MemoryLayout layout;
   EXPECT_THAT(
       [&] {

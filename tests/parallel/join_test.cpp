@@ -107,7 +107,7 @@ TEST(JoinUnevenInputs, WorksWithCompressedGradientsAndUnusedParameters) {
   }
 }
 
-TEST(JoinUnevenInputs, LeavesOneRankAndRanksWithoutBatchesAlone) {
+TEST(JoinUnevenInputs, HandlesOneRankAndRanksWithoutBatches) {
   ReferenceTraining plain({.cpu = true});
   for (int64_t step = 0; step < 3; ++step) {
     plain.step(step);
@@ -168,7 +168,7 @@ TEST(JoinUnevenInputs, MatchesSeveralModelsInAnyOrder) {
       kImpatient);
 }
 
-TEST(JoinUnevenInputs, SaysWhereRanksUseModelsDifferently) {
+TEST(JoinUnevenInputs, ReportsRanksThatUseModelsDifferently) {
   EXPECT_THAT(
       [] {
         run_ranks(
@@ -219,7 +219,7 @@ std::string said_at_the_end(
   return said;
 }
 
-TEST(JoinUnevenInputs, SaysOnAllRanksWhereOneEndsInTheMiddleOfAWindow) {
+TEST(JoinUnevenInputs, ReportsAnIncompleteUpdateOnAllRanks) {
   run_ranks(
       3,
       [](ProcessGroup group) {
@@ -236,7 +236,7 @@ TEST(JoinUnevenInputs, SaysOnAllRanksWhereOneEndsInTheMiddleOfAWindow) {
       kImpatient);
 }
 
-TEST(JoinUnevenInputs, AcceptsRanksThatEndAtTheSamePlaceOfAWindow) {
+TEST(JoinUnevenInputs, AcceptsRanksThatEndAtTheSameMicroBatch) {
   for (const auto& counts : {std::vector{4, 2}, {5, 3}, {1, 1}, {0, 4}}) {
     run_ranks(
         2,
@@ -248,7 +248,7 @@ TEST(JoinUnevenInputs, AcceptsRanksThatEndAtTheSamePlaceOfAWindow) {
   }
 }
 
-TEST(JoinUnevenInputs, SaysNothingOfWindowsWhereAnExceptionLeaves) {
+TEST(JoinUnevenInputs, IgnoresIncompleteUpdatesAfterAnException) {
   run_ranks(
       2,
       [](ProcessGroup group) {
@@ -269,7 +269,7 @@ TEST(JoinUnevenInputs, SaysNothingOfWindowsWhereAnExceptionLeaves) {
 }
 
 /// The gradient of w * x is x; rank r feeds x = r + 1.
-TEST(JoinUnevenInputs, RefusesToTrainAModelThatItLeavesOut) {
+TEST(JoinUnevenInputs, RejectsTrainingOfAModelThatIsNotJoined) {
   run_ranks(
       2,
       [](ProcessGroup group) {
@@ -310,7 +310,7 @@ TEST(JoinUnevenInputs, RefusesToTrainAModelThatItLeavesOut) {
       kImpatient);
 }
 
-TEST(JoinUnevenInputs, RefusesWhatCannotBeMatched) {
+TEST(JoinUnevenInputs, RejectsModelsThatCannotBeMatched) {
   run_ranks(2, [](ProcessGroup group) {
     Accelerator accelerator(
         {.ddp = {.static_graph = true}, .process_group = group});
@@ -331,7 +331,7 @@ TEST(JoinUnevenInputs, RefusesWhatCannotBeMatched) {
 
 /// The gradient of sum(w * x) by w is x; weights make the update that of one
 /// batch of all that ranks have left.
-TEST(JoinUnevenInputs, WeightsLossesOfTheRanksThatAreLeft) {
+TEST(JoinUnevenInputs, WeightsLossesOfTheRemainingRanks) {
   for (const bool divides_by_all : {true, false}) {
     run_ranks(
         3,
@@ -388,7 +388,7 @@ TEST(JoinUnevenInputs, AnswersTheSmallReductionsOfAStep) {
       kImpatient);
 }
 
-TEST(JoinUnevenInputs, RefusesAGuardInsideOfAnother) {
+TEST(JoinUnevenInputs, RejectsANestedGuard) {
   Accelerator accelerator({.cpu = true});
   auto net = accelerator.prepare(torch::nn::Linear(1, 1));
   const auto join = accelerator.join_uneven_inputs(net);

@@ -22,7 +22,7 @@ bool is_mapped(void* memory) {
   return mincore(memory, 1, &pages) == 0 || errno != ENOMEM;
 }
 
-TEST(PageAllocator, KeepsTwoBlocksOfASizeAndGivesTheOthersBack) {
+TEST(PageAllocator, CachesTwoBlocksPerSizeAndReleasesOthers) {
   std::vector<void*> addresses;
   {
     std::vector<c10::DataPtr> blocks;
@@ -54,7 +54,7 @@ TEST(PageAllocator, ServesLargeBlocksOfAnEngineAndNoSmallOnes) {
   EXPECT_EQ(zeros.count_nonzero().item<int64_t>(), 0);
 }
 
-TEST(PageAllocator, SaysHowMuchItCouldNotGet) {
+TEST(PageAllocator, ReportsHowMuchItCouldNotAllocate) {
   EXPECT_THROW(
       page_allocator().allocate(std::size_t{1} << 60), c10::OutOfMemoryError);
 }

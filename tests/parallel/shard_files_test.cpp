@@ -145,7 +145,7 @@ TEST(ShardFiles, AreWrittenUnitByUnit) {
   EXPECT_EQ(file.tensors().size(), 6u * kMany + 3u);
 }
 
-TEST(ShardFiles, ThatCannotBeWrittenLeaveNoRankWaiting) {
+TEST(ShardFiles, FailedWritesLeaveNoRankWaiting) {
   TempDir folder;
   folder.write("file", "in the way");
   run_ranks(2, [&](ProcessGroup group) {
@@ -229,7 +229,7 @@ TEST(ShardFiles, OfMasterWeightsHaveTheConfigurationOfMasters) {
   }
 }
 
-TEST(ShardFiles, OfAPretrainedModelAreWrittenTogetherOrNotAtAll) {
+TEST(ShardFiles, OfAPretrainedModelAreWrittenAtomically) {
   TempDir folder;
   folder.write("file", "in the way");
   const std::vector models{small_gpt2(), small_gpt2()};
@@ -349,7 +349,7 @@ void expect_equal(Tower& found, Tower& expected, const std::string& what) {
 
 // Whichever stage had saved it, by whatever way a program asks before its first
 // step: the weights of a formula.
-TEST(ShardFiles, AreWhatTheModelReadsRightAfterLoading) {
+TEST(ShardFiles, AreUsedByTheModelRightAfterLoading) {
   struct Change {
     ShardStage from, to;
     int num_from = 2, num_to = 2;
@@ -429,7 +429,7 @@ TEST(ShardFiles, AreWhatTheModelReadsRightAfterLoading) {
 
 // Without files nobody says when all have loaded: the next collective call
 // brings whole weights.
-TEST(ShardFiles, OfAStateThatWasHandedOverAreItsOwn) {
+TEST(ShardFiles, OfAReturnedStateAreCopies) {
   TempDir folder;
   TowerRun(alone()).save_model(folder.path() / "expected");
   run_ranks(2, [&](ProcessGroup group) {
@@ -444,7 +444,7 @@ TEST(ShardFiles, OfAStateThatWasHandedOverAreItsOwn) {
       contents_of(folder.path() / "expected"));
 }
 
-TEST(ShardFiles, ThatOneRankCannotReadAreReadByNone) {
+TEST(ShardFiles, UnreadableOnOneRankAreReadByNone) {
   TempDir folder;
   const auto state = folder.path() / "state";
   run_ranks(2, [&](ProcessGroup group) {

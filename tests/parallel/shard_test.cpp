@@ -398,7 +398,7 @@ Tensor train_by_hand(
   return torch::cat(masters);
 }
 
-TEST(Sharded, TravelsAsBf16AndTrainsInFp32) {
+TEST(Sharded, CommunicatesBf16AndTrainsInFp32) {
   run_ranks(2, [](ProcessGroup group) {
     for (const bool gathers_bf16 : {false, true}) {
       for (const auto stage :
@@ -440,7 +440,7 @@ TEST(Sharded, TravelsAsBf16AndTrainsInFp32) {
   });
 }
 
-TEST(Sharded, CutsEachReplicaOverItsOwnRanks) {
+TEST(Sharded, ShardsEachReplicaOverItsOwnRanks) {
   run_ranks(4, [](ProcessGroup group) {
     for (const int replicas : {1, 2, 4}) {
       Accelerator accelerator(with(
@@ -467,7 +467,7 @@ TEST(Sharded, CutsEachReplicaOverItsOwnRanks) {
   });
 }
 
-TEST(Sharded, WantsAStageThatThereIs) {
+TEST(Sharded, RejectsUnknownStages) {
   AcceleratorOptions options{.cpu = true};
   options.shard.stage = static_cast<ShardStage>(4);
   EXPECT_THAT(
@@ -539,7 +539,7 @@ struct CountingAllocator final : c10::Allocator {
   size_t peak = 0;
 };
 
-TEST(Sharded, HoldsPartsAtRestAndTwoUnitsInAStep) {
+TEST(Sharded, HoldsShardsAtRestAndTwoUnitsInAStep) {
   for (const bool is_bf16 : {false, true}) {
     run_ranks(2, [is_bf16](ProcessGroup group) {
       CountingAllocator parameters;
@@ -738,7 +738,7 @@ TEST(Sharded, GeneratesAsAPartOfAnotherModel) {
   });
 }
 
-TEST(Sharded, NoRankGeneratesAlone) {
+TEST(Sharded, GenerateIsCollective) {
   const auto make = [] {
     return models::AutoModelForCausalLM::from_config(models::ModelConfig::parse(
         R"({"model_type": "gpt2", "vocab_size": 40, "n_embd": 16, "n_head": 2,
@@ -761,7 +761,7 @@ TEST(Sharded, NoRankGeneratesAlone) {
   });
 }
 
-TEST(Sharded, RefusesWhatCannotBeRight) {
+TEST(Sharded, RejectsInvalidUse) {
   run_ranks(2, [](ProcessGroup group) {
     Accelerator accelerator(
         with({.process_group = group}, {.stage = ShardStage::kParameters}));
@@ -1237,7 +1237,7 @@ TEST(Sharded, ResumesOnAnyNumberOfRanksAndInAnyStage) {
   }
 }
 
-TEST(UsePlan, FollowsTheLastPassAndLeavesIt) {
+TEST(UsePlan, FollowsThePreviousPassUntilItDiffers) {
   UsePlan plan;
   const auto pass = [&](const std::vector<size_t>& units) {
     plan.begin();

@@ -176,7 +176,7 @@ TEST(SyncBatchNorm, Takes16BitInputsWithFloatWeights) {
       1.6e-2);
 }
 
-TEST(SyncBatchNorm, IsTorchsOutsideOfAGroup) {
+TEST(SyncBatchNorm, EqualsTorchWithoutAGroup) {
   const auto x = batch_of({6, 3, 2, 2}, torch::kFloat);
   SyncBatchNorm2d sync(3);
   torch::nn::BatchNorm2d plain(3);

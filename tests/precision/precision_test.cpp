@@ -51,7 +51,7 @@ TEST(AutocastGuard, NestsAndCanBeOffInside) {
   EXPECT_EQ(type_of_product(), torch::kFloat);
 }
 
-TEST(AutocastGuard, LeavesAlsoByAnException) {
+TEST(AutocastGuard, IsRestoredAfterAnException) {
   try {
     const AutocastGuard guard(at::kCPU, Precision::kBf16);
     throw std::runtime_error("out");
@@ -169,7 +169,7 @@ TEST(GradScaler, NotesNoOwnerWithoutGradients) {
   EXPECT_TRUE(torch::equal(parameter.grad(), torch::ones({2})));
 }
 
-TEST(GradScaler, NotesAnOwnerWhereAnyRankHasGradients) {
+TEST(GradScaler, RecordsAnOwnerIfAnyRankHasGradients) {
   run_ranks(2, [](ProcessGroup group) {
     GradScaler scaler({.init_scale = 4}, [&](Tensor& flags) {
       group.all_reduce(flags, ReduceOp::kMax);
@@ -217,7 +217,7 @@ TEST(GradScaler, OverflowOnOneRankSkipsTheStepOnAll) {
   });
 }
 
-TEST(GradScaler, RefusesFp16GradientsAndSenselessFactors) {
+TEST(GradScaler, RejectsFp16GradientsAndInvalidFactors) {
   auto parameter = torch::ones({2}, torch::kHalf).requires_grad_();
   torch::optim::SGD optimizer({parameter}, 0.1);
   parameter.mutable_grad() = torch::ones({2}, torch::kHalf);
@@ -230,7 +230,7 @@ TEST(GradScaler, RefusesFp16GradientsAndSenselessFactors) {
       ThrowsMessage<UsageError>(HasSubstr("growth_factor 1")));
 }
 
-TEST(Accelerator, ComputesInBf16AndHandsOutFp32) {
+TEST(Accelerator, ComputesInBf16AndReturnsFp32) {
   for (const bool to_fp32 : {true, false}) {
     Accelerator accelerator(
         {.cpu = true,

@@ -289,7 +289,7 @@ TEST(Checkpoint, KeepsAutocastsCacheFromCuttingGradients) {
       0.02 * recomputed.abs().max().item<double>());
 }
 
-TEST(Checkpoint, IsAPlainCallWhereNoGradientsAreRecorded) {
+TEST(Checkpoint, IsAPlainCallIfNoGraphIsRecorded) {
   torch::NoGradGuard no_grad;
   int num_calls = 0;
   const auto y = recompute(
@@ -302,7 +302,7 @@ TEST(Checkpoint, IsAPlainCallWhereNoGradientsAreRecorded) {
   EXPECT_FALSE(y.requires_grad());
 }
 
-TEST(Checkpoint, RefusesToBeAskedForSomeGradientsOnly) {
+TEST(Checkpoint, RejectsBackwardForSomeInputsOnly) {
   const auto x = torch::ones({2}, torch::requires_grad());
   const auto y = recompute([](const Tensor& t) { return t * 2; }, x);
   EXPECT_THAT(

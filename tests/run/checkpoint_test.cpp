@@ -144,7 +144,7 @@ void expect_to_go_on(
   }
 }
 
-TEST_P(CheckpointOfARun, GoesOnBitForBitInNewProcesses) {
+TEST_P(CheckpointOfARun, ResumesBitForBitInNewProcesses) {
   // 22 micro-batches an epoch on one rank, 11 on two; windows of three.
   expect_to_go_on(GetParam(), "checkpoint_save", {1, 5, 11, 22, 30});
 }
@@ -153,11 +153,11 @@ TEST(CheckpointOfThreeRanks, KeepsTheBucketsThatDecideTheOrderOfSums) {
   expect_to_go_on(3, "checkpoint_save", {10});
 }
 
-TEST_P(CheckpointOfARun, GoesOnBitForBitFromWhatWasWrittenBesideTheTraining) {
+TEST_P(CheckpointOfARun, ResumesBitForBitFromAnAsynchronousSave) {
   expect_to_go_on(GetParam(), "checkpoint_save_beside", {5, 22});
 }
 
-TEST_P(CheckpointOfARun, GoesOnBitForBitAfterItWasAskedToStop) {
+TEST_P(CheckpointOfARun, ResumesBitForBitAfterAStopRequest) {
   const TempDir folder;
   setenv(kFolder, folder.path().c_str(), 1);
   const auto expected =
@@ -170,7 +170,7 @@ TEST_P(CheckpointOfARun, GoesOnBitForBitAfterItWasAskedToStop) {
   EXPECT_FALSE(fs::exists(checkpoints / "checkpoint_1"));
 }
 
-TEST(CheckpointOnAGpu, GoesOnBitForBitWithAScalerAndTheDevicesGenerator) {
+TEST(CheckpointOnAGpu, ResumesBitForBitWithAScalerAndTheDevicesGenerator) {
   if (!torch::cuda::is_available()) {
     GTEST_SKIP() << "no GPU";
   }
@@ -220,7 +220,7 @@ struct Begun : Training {
   void step() { run(counter->seen + 1); }
 };
 
-TEST(Checkpoint, HoldsTheModelUnderItsOwnNamesAndTheRestBeside) {
+TEST(Checkpoint, StoresTheModelUnderItsOwnNames) {
   const TempDir folder;
   Begun training;
   const auto checkpoint = folder.path() / "state";
@@ -450,7 +450,7 @@ TEST(Checkpoint, ThatCannotBeWrittenLeavesTheRunAndTheOldOne) {
   run_process({"umount", disk.string()});
 }
 
-TEST(AsynchronousSave, ThatFailsIsToldByTheNextCallOnce) {
+TEST(AsynchronousSave, ThatFailsIsReportedOnceByTheNextCall) {
   const TempDir folder;
   const auto target = folder.path() / "run" / "state";
   Begun training;
@@ -499,7 +499,7 @@ TEST(AsynchronousSave, ComesAfterTheOneBeforeAndRotates) {
   EXPECT_THAT(left, UnorderedElementsAre("checkpoint_3", "checkpoint_4"));
 }
 
-TEST(AsynchronousSaveDeathTest, IsFinishedWhereTheProgramCallsExit) {
+TEST(AsynchronousSaveDeathTest, IsFinishedIfTheProgramCallsExit) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const TempDir folder;
   const auto target = folder.path() / "state";
@@ -520,7 +520,7 @@ TEST(AsynchronousSaveDeathTest, IsFinishedWhereTheProgramCallsExit) {
   fs::remove_all(written);
 }
 
-TEST(Checkpoint, FailsOnAllRanksWhereItFailsOnOne) {
+TEST(Checkpoint, FailsOnAllRanksIfItFailsOnOne) {
   const TempDir folder;
   folder.write("file", "");
   std::vector<std::string> problems(2);
@@ -900,7 +900,7 @@ TEST(SchedulerOfACheckpoint, MayBeMissingWithAWarning) {
       ThrowsMessage<UsageError>(HasSubstr("does not contain 'scheduler'")));
 }
 
-TEST(SchedulerOfACheckpoint, OfTorchIsWarnedAbout) {
+TEST(SchedulerOfACheckpoint, OfTorchCausesAWarning) {
   const TempDir folder;
   Scheduled run(false);
   torch::optim::StepLR scheduler(run.opt, 1, 0.5);

@@ -112,7 +112,7 @@ struct CountedMemory final : c10::Allocator {
   int num_blocks = 0;
 };
 
-TEST(MasterWeights, GiveAdamGradientsAsTheyCame) {
+TEST(MasterWeights, PassGradientsToAdamUnconverted) {
   CountedMemory of_gradients;
   torch::nn::Linear model(torch::nn::LinearOptions(1, 1).bias(false));
   model->weight.detach().fill_(1);
@@ -216,7 +216,7 @@ TEST(MasterWeights, AreClippedByTheStepOfAdamItself) {
   }
 }
 
-TEST(MasterWeights, AreClippedForWhoeverReadsGradientsElse) {
+TEST(MasterWeights, AreClippedForOtherReadersOfGradients) {
   const auto expect = [](const auto& change, double weight, double bias) {
     Clipped c;
     optim::SGD sgd(c.model->parameters(), {.lr = 1});
@@ -300,7 +300,7 @@ TEST(MasterWeights, ShowClippedGradientsBeforeOtherSteps) {
   EXPECT_NEAR(c.master(sgd, 0).item<double>(), 0.25, 2e-6);
 }
 
-TEST(MasterWeights, AreNotMultipliedWhereSomebodyPutAnotherGradient) {
+TEST(MasterWeights, AreNotMultipliedIfTheGradientWasReplaced) {
   Clipped c;
   std::vector<Tensor> by_hand = {
       torch::ones({1, 1}).requires_grad_(true),
@@ -325,7 +325,7 @@ TEST(MasterWeights, AreNotMultipliedWhereSomebodyPutAnotherGradient) {
 class MasterWeightsInWindows : public ::testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(SetToNone, MasterWeightsInWindows, ::testing::Bool());
 
-TEST_P(MasterWeightsInWindows, AddUpBeforeOtherRanksSeeThem) {
+TEST_P(MasterWeightsInWindows, AccumulateBeforeSynchronisation) {
   run_ranks(2, [&](ProcessGroup group) {
     auto options = with_masters(3);
     options.process_group = group;
@@ -424,7 +424,7 @@ TEST(MasterWeights, KeepStepsThatAreTooSmallForBf16) {
   EXPECT_EQ(model->weight.item<float>(), 0.98828125f); // bf16's nearest.
 }
 
-TEST(MasterWeights, AddUpWindowsInFp32) {
+TEST(MasterWeights, AccumulateInFp32) {
   torch::nn::Linear model(torch::nn::LinearOptions(1, 1).bias(false));
   model->weight.detach().fill_(0);
   optim::SGD sgd(model->parameters(), {.lr = 1});
@@ -484,7 +484,7 @@ struct Windows {
   PreparedOptimizer opt;
 };
 
-TEST(MasterWeights, GoOnBitForBitFromEveryMicroBatch) {
+TEST(MasterWeights, ResumeBitForBitFromEveryMicroBatch) {
   for (const bool weighted : {false, true}) {
     for (const int64_t save_at : {1, 2, 3, 7}) {
       torch::manual_seed(1);
@@ -541,7 +541,7 @@ TEST(MasterWeights, AreSavedAsAModelToo) {
       torch::equal(torch::from_blob(data, {2, 3}, torch::kFloat), before));
 }
 
-TEST(MasterWeights, RefuseWhatDoesNotGoTogether) {
+TEST(MasterWeights, RejectIncompatibleOptions) {
   EXPECT_THAT(
       [] { Accelerator({.cpu = true, .master_weights = true}); },
       ThrowsMessage<ConfigError>(HasSubstr("needs mixed precision bf16")));

@@ -59,7 +59,7 @@ TEST(Scale, AnOptimizerWithoutGradientsIsUnscaledWhenItHasSome) {
   EXPECT_TRUE(is_all(b, -5));
 }
 
-TEST(Scale, ALeftOutStepWhoseGradientsAreGoneIsForgotten) {
+TEST(Scale, ASkippedStepWithoutGradientsIsForgotten) {
   ScaledRun run;
   auto w = weight();
   const auto optimizer = run.optimizer_of(w);
@@ -72,7 +72,7 @@ TEST(Scale, ALeftOutStepWhoseGradientsAreGoneIsForgotten) {
   EXPECT_TRUE(is_all(w, -5));
 }
 
-TEST(Scale, ALeftOutStepWhoseGradientsStayIsMadeUpFor) {
+TEST(Scale, ASkippedStepWhoseGradientsRemainIsRepeated) {
   for (const bool fills : {false, true}) {
     ScaledRun run;
     auto w = weight();

@@ -19,7 +19,7 @@ using testing::Training;
 class StateOfARun : public ::testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(Weighted, StateOfARun, ::testing::Bool());
 
-TEST_P(StateOfARun, GoesOnBitForBitFromEveryMicroBatch) {
+TEST_P(StateOfARun, ResumesBitForBitFromEveryMicroBatch) {
   // One rank: 22 micro-batches an epoch, so that windows end at every third and
   // at the end of the epoch.
   for (const int64_t save_at : {1, 2, 3, 7, 21, 22, 23, 30}) {
@@ -41,7 +41,7 @@ TEST_P(StateOfARun, GoesOnBitForBitFromEveryMicroBatch) {
   }
 }
 
-TEST_P(StateOfARun, GoesOnBitForBitOnTwoRanks) {
+TEST_P(StateOfARun, ResumesBitForBitOnTwoRanks) {
   for (const int64_t save_at : {2, 11, 13}) {
     torch::manual_seed(1);
     run_ranks(2, [&](ProcessGroup group) {
@@ -202,7 +202,7 @@ TEST(StateRegistry, CountsObjectsOfOneKindAndForgetsThoseThatAreGone) {
   EXPECT_EQ(registry.objects().size(), 1u);
 }
 
-TEST(StateRegistry, SaysEverythingThatDoesNotFitBeforeItLoads) {
+TEST(StateRegistry, ReportsAllMismatchesBeforeLoading) {
   StateRegistry saving;
   const auto a = std::make_shared<Counter>();
   const auto b = std::make_shared<Counter>();

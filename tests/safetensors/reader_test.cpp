@@ -65,7 +65,7 @@ TEST(SafetensorsReader, ReadsMetadata) {
       (Metadata{{"Schlüssel", "a \"value\"\n"}}));
 }
 
-TEST(SafetensorsReader, NamesTheFileAndSomeTensorsWhereATensorIsMissing) {
+TEST(SafetensorsReader, NamesTheFileAndSomeTensorsIfATensorIsMissing) {
   const File file(reference_file("small.safetensors"));
   EXPECT_FALSE(file.contains("Weight"));
   try {
@@ -78,7 +78,7 @@ TEST(SafetensorsReader, NamesTheFileAndSomeTensorsWhereATensorIsMissing) {
   }
 }
 
-TEST(SafetensorsReader, RefusesEveryPrefixWithRustsCause) {
+TEST(SafetensorsReader, RejectsEveryPrefixWithRustsCause) {
   const std::string file = read_file(reference_file("small.safetensors"));
   std::string causes;
   for (std::size_t size = 0; size <= file.size(); ++size) {
@@ -184,7 +184,7 @@ TEST(SafetensorsReader, RefusesMalformedHeadersWithTheRightCause) {
   }
 }
 
-TEST(SafetensorsReader, RefusesANameThatIsThereTwice) {
+TEST(SafetensorsReader, RejectsADuplicateName) {
   const std::string entry =
       R"("t":{"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
   EXPECT_EQ(cause_of(file_text('{' + entry + '}')), '.');
@@ -195,7 +195,7 @@ TEST(SafetensorsReader, RefusesANameThatIsThereTwice) {
   EXPECT_EQ(cause_of(file_text('{' + entry + ',' + other + '}')), 'D');
 }
 
-TEST(SafetensorsReader, RefusesDeepNestingWhereverItIs) {
+TEST(SafetensorsReader, RejectsDeepNestingAnywhere) {
   const std::string deep(1'000'000, '[');
   EXPECT_EQ(cause_of(file_text(deep)), 'J');
   EXPECT_EQ(cause_of(file_text("{\"t\":" + deep)), 'J');
@@ -237,7 +237,7 @@ TEST(SafetensorsReader, KeepsHostileNamesOutOfItsMessages) {
   }
 }
 
-TEST(SafetensorsReader, SaysWhatTheSystemRefused) {
+TEST(SafetensorsReader, ReportsErrorsOfTheSystem) {
   TempDir folder;
   const auto pipe = folder.path() / "pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);

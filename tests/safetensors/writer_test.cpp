@@ -181,7 +181,7 @@ TEST(SafetensorsWriter, WritesTheLongestNamesThatTheSystemAllows) {
   EXPECT_EQ(File(path).tensors().size(), 0u);
 }
 
-TEST(SafetensorsWriter, SaysWhereItCannotWriteAndTheWayOut) {
+TEST(SafetensorsWriter, ReportsWhereItCannotWriteAndWhatToDo) {
   TempDir folder;
   const std::pair<std::filesystem::path, const char*> cases[] = {
       {folder.path() / "none" / "x.safetensors", "Create the folder first"},
@@ -215,7 +215,7 @@ int with_file_limit(rlim_t limit, const std::function<int()>& body) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-TEST(SafetensorsWriter, KeepsTheOldFileWhereTheNewOneDoesNotFit) {
+TEST(SafetensorsWriter, KeepsTheOldFileIfTheNewOneDoesNotFit) {
   TempDir folder;
   const auto path = folder.path() / "x.safetensors";
   PatternTensors small;
@@ -293,7 +293,7 @@ std::vector<TensorSpec> specs_of(const PatternTensors& tensors) {
   return specs;
 }
 
-TEST(StreamedFile, HasTheSameBytesInWhateverOrderTheyCome) {
+TEST(StreamedFile, HasTheSameBytesInAnyWritingOrder) {
   TempDir folder;
   PatternTensors tensors;
   tensors.add("b", Dtype::kF32, {250'000}, 1'000'000);
@@ -314,7 +314,7 @@ TEST(StreamedFile, HasTheSameBytesInWhateverOrderTheyCome) {
   EXPECT_EQ(read_file(path), text_of(serialize(tensors.views(), metadata)));
 }
 
-TEST(StreamedFile, IsThereWholeOrNotAtAll) {
+TEST(StreamedFile, IsWrittenAtomically) {
   TempDir folder;
   PatternTensors tensors;
   tensors.add("a", Dtype::kU8, {10}, 10);

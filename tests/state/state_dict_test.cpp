@@ -12,7 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-TEST(StateDict, GivesBackEachTypeAsItWasPut) {
+TEST(StateDict, RoundTripsEachType) {
   StateDict state;
   state.set("on", true);
   state.set("count", 3);
@@ -39,7 +39,7 @@ TEST(StateDict, PartsKeepTheirNamesApart) {
   EXPECT_TRUE(state.part("b").empty());
 }
 
-TEST(StateDict, TakesItselfAsAPart) {
+TEST(StateDict, AcceptsItselfAsAPart) {
   StateDict state;
   state.set("a.b", 1);
   state.set("a", 2);

@@ -132,7 +132,7 @@ TEST(StateFiles, LoadAnyLayoutIntoAnyOther) {
   }
 }
 
-TEST(StateFiles, SayWhatIsMissingOfATensor) {
+TEST(StateFiles, ReportMissingElementsOfATensor) {
   const TempDir folder;
   const auto whole = at::arange(72, at::kFloat).view({12, 6});
   save(folder.path() / "state", whole, {box({0, 0}, {12, 4})});

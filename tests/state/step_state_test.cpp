@@ -71,7 +71,7 @@ TEST(StepState, ALoopInsideOfALoopLeavesNoTrace) {
   EXPECT_EQ(state.batch()->num_samples, 4);
 }
 
-TEST(StepState, TheLoopThatHandedOutLastFeedsTheStep) {
+TEST(StepState, TheLoopThatReturnedABatchLastFeedsTheStep) {
   StepState state;
   auto first = state.open_feed();
   auto second = state.open_feed();
@@ -88,7 +88,7 @@ TEST(StepState, ALoopMayOutliveTheState) {
 }
 
 } // namespace
-TEST(StepState, KnowsTheBatchOfALoopThatWasLeftUntilAnotherBegins) {
+TEST(StepState, KeepsTheBatchOfALoopThatEndedUntilAnotherStarts) {
   StepState state;
   auto feed = state.open_feed();
   feed->hand_out({true, 5, 4});

@@ -32,7 +32,7 @@ class TokenizerReference : public ::testing::TestWithParam<std::string> {
   const std::string path_ = TEST_REFERENCE_DIR "/text/" + GetParam();
 };
 
-TEST_P(TokenizerReference, GivesTheAnswersOfThePythonPackage) {
+TEST_P(TokenizerReference, EqualsThePythonPackage) {
   const auto tokenizer = Tokenizer::from_file(path_ + ".json");
   const Json jobs = Json::parse(read_file(path_ + "_reference.json"));
   ASSERT_EQ(jobs.size(), 5u);

@@ -45,7 +45,7 @@ TEST(Tokenizer, ReadsAVocabularyAsAnUncasedBert) {
   EXPECT_EQ(tokenizer.vocab_size(), 10);
 }
 
-TEST(Tokenizer, HeedsTheConfigurationBesideAVocabulary) {
+TEST(Tokenizer, UsesTheConfigurationOfAVocabulary) {
   const TempDir folder;
   folder.write("vocab.txt", kBertLines);
   folder.write("tokenizer_config.json", R"({"do_lower_case": false})");
@@ -121,7 +121,7 @@ TEST(Tokenizer, NamesTheInputOfABatchThatIsRefused) {
   }
 }
 
-TEST(Tokenizer, RefusesOptionsThatCannotBeMet) {
+TEST(Tokenizer, RejectsImpossibleOptions) {
   const auto tokenizer = small("wordpiece");
   const auto message = [&](Truncation truncation) {
     return message_of<UsageError>([&] {
@@ -169,14 +169,14 @@ TEST(Tokenizer, IsTheSameFromManyThreads) {
   }
 }
 
-TEST(Tokenizer, EncodesNothingAsNothing) {
+TEST(Tokenizer, EncodesEmptyText) {
   const auto tokenizer = small("gpt2");
   EXPECT_EQ(tokenizer.encode("").size(), 0u);
   EXPECT_TRUE(tokenizer.encode_batch(std::vector<std::string>{}).empty());
   EXPECT_EQ(tokenizer.decode({}), "");
 }
 
-TEST(Tokenizer, PassesOverIdsThatItDoesNotHave) {
+TEST(Tokenizer, SkipsUnknownIds) {
   const auto tokenizer = small("gpt2");
   const int32_t end = tokenizer.token_to_id("<|endoftext|>").value();
   EXPECT_EQ(tokenizer.decode(Ids{end, 1 << 20, -5}, false), "<|endoftext|>");

@@ -72,7 +72,7 @@ struct Turns {
   void wait_for_everyone() { waits->push_back(rank); }
 };
 
-TEST(Logger, EachRankWritesInItsTurnAndWaitsForAll) {
+TEST(Logger, RanksWriteInOrder) {
   std::ostringstream out;
   std::vector<int> waits;
   Turns turns{.rank = 1, .waits = &waits};

@@ -90,7 +90,7 @@ TEST(ProgressBar, RedrawsRarelyHoweverOftenItIsUpdated) {
   EXPECT_LT(out.str().size(), 100U * 100U);
 }
 
-TEST(ProgressBar, IsSilentWhereDisabledOrNotOnATerminal) {
+TEST(ProgressBar, DrawsNothingIfDisabledOrNotOnATerminal) {
   std::ostringstream out;
   {
     ProgressBar bar(2, {.enabled = false, .output = &out});
@@ -138,7 +138,7 @@ ProgressBarOptions drawn_on(std::ostream& out, const std::string& name) {
   return {.description = name, .enabled = true, .output = &out, .columns = 60};
 }
 
-TEST(ProgressBar, LinesAppearAboveBarsThatStandBelowEachOther) {
+TEST(ProgressBar, LinesAppearAboveSeveralBars) {
   std::ostringstream out;
   const Logger logger("train", {.topology = ProcessTopology{}, .output = &out});
   {
@@ -189,7 +189,7 @@ TEST(ProgressBar, SurvivesAMoveAndATotalOfZero) {
   EXPECT_THAT(out.str(), HasSubstr("100%"));
 }
 
-TEST(ProgressBar, ThatWasMovedAwayDoesNothing) {
+TEST(ProgressBar, IsInactiveAfterAMove) {
   std::ostringstream out;
   ProgressBar bar(2, {.enabled = true, .output = &out, .columns = 80});
   ProgressBar moved = std::move(bar);

@@ -112,7 +112,7 @@ TEST(Trackers, WriteNumbersWithAPointInEveryLocale) {
       HasSubstr("{\"a\":1.5}"));
 }
 
-TEST(Trackers, GoOnWhereTheCheckpointWas) {
+TEST(Trackers, ResumeAtTheCheckpoint) {
   const TempDir folder;
   Trackers::State state;
   {
@@ -135,7 +135,7 @@ TEST(Trackers, GoOnWhereTheCheckpointWas) {
   EXPECT_THAT(added->calls, ElementsAre("start sky", "resume 42", "42 true"));
 }
 
-TEST(Trackers, OneThatFailsSaysSoOnceAndTheRunGoesOn) {
+TEST(Trackers, AFailureIsReportedOnceAndTheRunContinues) {
   const TempDir folder;
   auto failing = std::make_shared<Failing>("failing");
   auto other = std::make_shared<Remembering>("other");
@@ -170,7 +170,7 @@ TEST(Trackers, AFolderThatCannotBeWrittenEndsNoRun) {
   EXPECT_THAT(said, HasSubstr("[tracker csv] start failed: [tracking] '"));
 }
 
-TEST(Trackers, RefuseWhatIsNoTrackerAndNoName) {
+TEST(Trackers, RejectUnknownTrackersAndInvalidNames) {
   const TempDir folder;
   const auto make = [&](std::vector<TrackerChoice> choices,
                         const std::string& project = "sky") {
@@ -240,7 +240,7 @@ TEST(Trackers, OfTwoRunsDoNotShareAFolder) {
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 3) << lines;
 }
 
-TEST(Trackers, SayOnceWhatComesTooLate) {
+TEST(Trackers, WarnOnceAboutLateValues) {
   const TempDir folder;
   auto own = std::make_shared<Remembering>("own");
   Trackers trackers("sky", {.log_with = {own}, .logging_dir = folder.path()});
@@ -274,7 +274,7 @@ TEST(Trackers, TakeTheLastValueOfANameThatIsGivenTwice) {
   EXPECT_THAT(lines, HasSubstr(R"("values":{"b":5})"));
 }
 
-TEST(Trackers, ThatWereMovedAwayAreNobody) {
+TEST(Trackers, AreInactiveAfterAMove) {
   const TempDir folder;
   Trackers trackers(
       "sky",
@@ -286,7 +286,7 @@ TEST(Trackers, ThatWereMovedAwayAreNobody) {
   EXPECT_FALSE(moved.empty());
 }
 
-TEST(Trackers, NobodyIsThereOnOtherProcesses) {
+TEST(Trackers, AreInactiveOnOtherProcesses) {
   Trackers nobody;
   EXPECT_TRUE(nobody.empty());
   nobody.log({{"a", 1}});
@@ -314,7 +314,7 @@ class SmallFiles {
   rlimit before_{};
 };
 
-TEST(Trackers, ADiskThatIsFullForAWhileCostsWholePiecesAndIsSaidOnce) {
+TEST(Trackers, AFullDiskLosesWholePiecesAndIsReportedOnce) {
   const TempDir folder;
   const auto run = folder.path() / "sky";
   // Not into a file, which may not grow either.

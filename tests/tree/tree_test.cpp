@@ -55,7 +55,7 @@ TEST(Tree, WalksEveryKindOfContainerInAFixedOrder) {
       (std::vector<double>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}));
 }
 
-TEST(Tree, MapKeepsWhatIsNoTensor) {
+TEST(Tree, MapKeepsOtherValues) {
   const Sample doubled = tree::map(
       Sample{number(1), number(2), 7}, [](const Tensor& t) { return t * 2; });
   EXPECT_EQ(doubled.input.item<double>(), 2);
@@ -63,7 +63,7 @@ TEST(Tree, MapKeepsWhatIsNoTensor) {
   EXPECT_EQ(doubled.id, 7);
 }
 
-TEST(Tree, StructureTellsTreesApartThatDoNotFit) {
+TEST(Tree, StructureDistinguishesTrees) {
   using Map = std::map<std::string, Tensor>;
   const auto one = number(1);
   EXPECT_EQ(tree::structure(one), "T,");
@@ -86,7 +86,7 @@ auto tensor_fields(Note& note) {
   return std::tie(note.text, note.tensors, note.pairs);
 }
 
-TEST(TreeBytes, BringBackTheSameTree) {
+TEST(TreeBytes, RoundTripATree) {
   const Note note{
       "some text",
       {{"half", torch::arange(3, torch::kHalf)},
@@ -106,7 +106,7 @@ TEST(TreeBytes, BringBackTheSameTree) {
   EXPECT_FALSE(back.tensors.at("undefined").defined());
 }
 
-TEST(TreeBytes, RefuseWhatWasCutOrIsOfAnotherType) {
+TEST(TreeBytes, RejectTruncatedBytesAndOtherTypes) {
   const auto bytes = tree::to_bytes(std::make_pair(1, torch::arange(4)));
   EXPECT_THAT(
       ([&] {
