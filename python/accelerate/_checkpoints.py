@@ -190,7 +190,7 @@ def _named_folder(folder: Path) -> Path:
         raise UsageError(_C.describe_missing_checkpoint(str(folder), _is_any_checkpoint))
     if not os.access(folder, os.R_OK | os.X_OK):
         raise UsageError(
-            f"[load_state] You may not read {folder}. Change its permissions, or load another "
+            f"[load_state] No permission to read {folder}. Change its permissions, or load another "
             "checkpoint"
         )
     return folder

@@ -103,7 +103,7 @@ class DeepSpeedEngine:
         if tag is None:
             latest = Path(load_dir) / _LATEST
             if not latest.is_file():
-                _debug.warn(f"[load_checkpoint] No checkpoint in {load_dir}: it has no file latest")
+                _debug.warn(f"[load_checkpoint] No checkpoint in {load_dir}: it has no file 'latest'")
                 return None, {}
             tag = latest.read_text(encoding="utf-8").strip()
         folder = Path(load_dir) / tag

@@ -189,8 +189,8 @@ def materialise(model: torch.nn.Module, device: torch.device, is_main_process: b
     absent = [name for name, parameter in model.named_parameters() if parameter.is_meta]
     if absent and is_main_process:
         raise UsageError(
-            f"[prepare] '{absent[0]}' is on the meta device on process 0, whose values all "
-            "processes get. Load the weights on process 0 before prepare()"
+            f"[prepare] '{absent[0]}' is on the meta device on process 0, which provides the "
+            "values for all processes. Load the weights on process 0 before prepare()"
         )
     for part in model.modules():
         for tensor in (*part._parameters.values(), *part._buffers.values()):

@@ -76,8 +76,8 @@ def find_program(where: str) -> str:
     found = found or shutil.which("accelerate")
     if found is None:
         raise FileNotFoundError(
-            f"[{where}] the program `accelerate` is neither beside {sys.executable} nor on the "
-            "PATH; install the package with pip, or add the program's folder to the PATH"
+            f"[{where}] the command `accelerate` is neither next to {sys.executable} nor on the "
+            "PATH; install the package with pip, or add the command's folder to the PATH"
         )
     return found
 

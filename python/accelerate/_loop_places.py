@@ -554,8 +554,8 @@ class PlacedLoader(DataLoader):
 
     def _warn_of_order(self) -> None:
         _debug.warn(
-            f"[load_state] {type(self.get_sampler()).__name__} returns other batches than before "
-            "for the finished part of the epoch, so some samples repeat and some are missing. Let "
+            f"[load_state] {type(self.get_sampler()).__name__} returns different batches than "
+            "before for the finished part of the epoch, so some samples repeat and some are missing. Let "
             "it draw all indices when the epoch begins, or give it state_dict and load_state_dict",
             stacklevel=5,
         )

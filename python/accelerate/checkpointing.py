@@ -186,7 +186,7 @@ def _read(path: Path, kwargs: dict[str, Any]) -> Any:
         return load(path, **kwargs)
     except pickle.UnpicklingError as error:
         raise DataError(
-            f"[load_state] {path} contains other objects than tensors, numbers and containers, or is "
+            f"[load_state] {path} contains objects other than tensors, numbers and containers, or is "
             f"damaged ({str(error).splitlines()[0]}). If you trust the file, pass "
             "load_kwargs={'weights_only': False}"
         ) from error

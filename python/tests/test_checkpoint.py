@@ -628,7 +628,7 @@ for name, num_left in (("together", 1), ("alone", 3)):
     said = [str(w.message) for w in caught if "[load_state]" in str(w.message)]
     missing = name == "alone" and accelerator.process_index == 1
     assert len(said) == missing, said
-    assert all("has no part of rank 1" in line for line in said), said
+    assert all("has no data from rank 1" in line for line in said), said
     # Steps: the second time an engine loads that has begun.
     batches = list(loader)
     assert len(batches) == num_left, name

@@ -354,8 +354,8 @@ def test_what_is_missing_for_tpus_and_sagemaker_is_one_line() -> None:
     nothing = argparse.Namespace()
     for call, words in (
         (lambda: launch.tpu_pod_launcher(nothing), "TPUs are not supported"),
-        (lambda: launch.sagemaker_launcher(nothing, nothing), "not submitted to SageMaker"),
-        (get_sagemaker_input, "not submitted to SageMaker"),
+        (lambda: launch.sagemaker_launcher(nothing, nothing), "SageMaker is not supported"),
+        (get_sagemaker_input, "SageMaker is not supported"),
     ):
         with pytest.raises(NotImplementedError, match=f"^[^\n]*{words}[^\n]*$"):
             call()

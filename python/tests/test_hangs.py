@@ -175,7 +175,7 @@ def test_a_slow_rank_is_no_error(tmp_path: Path) -> None:
     with job(tmp_path, script_of(USERS_COLLECTIVE, "be_slow()") + wait) as started:
         started.expect([*WAITING, "rank 1: .*; slow, not missing: it moved"])
         (tmp_path / "go").touch()
-        started.expect([r"\[hang\] rank 0 no longer waits, after"])
+        started.expect([r"\[hang\] rank 0 is no longer waiting, after"])
         (tmp_path / "end").touch()
         assert started.processes[0].wait() == 0, started.log()
 
@@ -222,8 +222,8 @@ except CommError as error:
     run(LAUNCH, tmp_path, script)
     said = (tmp_path / "said").read_text()
     assert re.fullmatch(
-        rf"\[{name}\] Another rank exited during collective \d+ on rank 0; the original error is "
-        r"above \([^\n]+\)\n",
+        rf"\[{name}\] Another rank exited during collective \d+ on rank 0; its error is above. "
+        r"If there is none, it left a loop early \([^\n]+\)\n",
         said,
     ), said
     assert said.count("Another rank") == 1, said
@@ -314,7 +314,7 @@ def test_a_wait_that_follows_another_is_told_of(tmp_path: Path) -> None:
     said = said_after_two_seconds(tmp_path, KEEPING)
     assert "waiting in all_reduce(float32[3]), collective 3" in said, said
     assert "rank 1: in user code; collective 2 was its last" in said, said
-    assert "waiting in ," not in said and "rank 1 no longer waits" not in said, said
+    assert "waiting in ," not in said and "rank 1 is no longer waiting" not in said, said
 
 
 # Collectives of the user's own are signs of life.

@@ -447,7 +447,7 @@ int64_t Accelerator::num_gathered(int64_t size) const {
   if (problem && !state_->has_warned_of_repeats) {
     state_->has_warned_of_repeats = true;
     std::cerr << str_cat(
-        "[gather_for_metrics] repeated samples are gathered too: ",
+        "[gather_for_metrics] Repeated samples are gathered too: ",
         *problem,
         "\n");
   }

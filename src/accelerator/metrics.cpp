@@ -28,7 +28,7 @@ std::pair<at::Tensor, at::Tensor> counted_classes(
         where,
         "] The predictions have shape ",
         predictions.sizes(),
-        ", the labels ",
+        ", but the labels have shape ",
         labels.sizes(),
         ". Pass classes of the same shape, or scores with one more dimension "
         "(dim 1)"));
@@ -137,9 +137,9 @@ void Mean::update(const at::Tensor& values, const at::Tensor& weights) {
     throw UsageError(str_cat(
         "[Mean] The weights have shape ",
         weights.sizes(),
-        ", the values ",
+        ", but the values have shape ",
         values.sizes(),
-        ". Pass weights of the same shape, or of one that expands to it"));
+        ". Pass weights of the same shape, or weights that expand to it"));
   }
   const auto scale =
       real_rows(weights.to(values.device()).expand(values.sizes()))
@@ -229,7 +229,7 @@ void Perplexity::update(const at::Tensor& logits, const at::Tensor& labels) {
     throw UsageError(str_cat(
         "[Perplexity] The logits have shape ",
         logits.sizes(),
-        ", the labels ",
+        ", but the labels have shape ",
         labels.sizes(),
         ". Pass logits with the shape of the labels and one more dimension"));
   }

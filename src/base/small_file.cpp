@@ -61,7 +61,7 @@ std::string read_small_file(
   while (text.size() <= limit) {
     pollfd waited{file.get(), POLLIN, 0};
     if (poll(&waited, 1, kSilenceMs) == 0) {
-      refuse("is a pipe that nobody writes to", "Pass a plain file");
+      refuse("is a pipe without a writer", "Pass a plain file");
     }
     const auto size = read(file.get(), buffer, sizeof(buffer));
     if (size == 0) {

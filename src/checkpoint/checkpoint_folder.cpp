@@ -512,7 +512,8 @@ void CheckpointReader::check_parts() const {
         needs_all ? " is missing. Load another checkpoint"
                   : " was not finished. Load another checkpoint",
         is_marked
-            ? str_cat(", or delete '", mark.string(), "' to do without it")
+            ? str_cat(
+                  ", or delete '", mark.string(), "' to load without that part")
             : ""));
   }
 }

@@ -40,7 +40,7 @@ std::string_view checked(std::string_view text, const std::string& source) {
   const auto end = text.substr(content.size());
   const auto digits = end.substr(kBeforeChecksum.size(), kChecksumDigits);
   if (!end.starts_with(kBeforeChecksum) || !end.ends_with(kAfterChecksum)) {
-    refuse(source, "does not end in its checksum, so it is truncated");
+    refuse(source, "does not end with its checksum, so it is truncated");
   }
   if (digits != checksum_of(content)) {
     refuse(source, "is damaged: its checksum does not match");

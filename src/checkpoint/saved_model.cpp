@@ -104,7 +104,8 @@ SavedModel::SavedModel(
         missing_ranks.empty()
             ? ""
             : str_cat(
-                  ", and the part of these ranks is missing: ", missing_ranks),
+                  ", and the parts of these ranks are missing: ",
+                  missing_ranks),
         ". Use another checkpoint"));
   }
 }
@@ -187,7 +188,7 @@ void SavedModel::check_whole(
               missing_ranks.empty()
                   ? ""
                   : str_cat(
-                        " because the part of these ranks is missing: ",
+                        " because the parts of these ranks are missing: ",
                         missing_ranks)));
     }
   }

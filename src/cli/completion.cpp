@@ -341,7 +341,7 @@ void add_completion_command(CLI::App& app, int& /*exit_code*/) {
       std::cout << command_as_json(app).dump(2) << '\n';
     } else {
       throw ConfigError(str_cat(
-          "[completion] no script for '",
+          "[completion] unknown shell '",
           *shell,
           "'; use bash, zsh, fish or json"));
     }

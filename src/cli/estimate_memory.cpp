@@ -246,7 +246,7 @@ fs::path find_model(const std::string& model) {
     throw ConfigError(str_cat(
         "[estimate-memory] '",
         model,
-        "' is neither a file or folder nor a model in the Hub cache (",
+        "' is neither a file, a folder nor a model in the Hub cache (",
         cache.string(),
         "). Download the model first (`hf download ORG/NAME`), or pass the "
         "folder of its safetensors files"));

@@ -81,7 +81,7 @@ void merge_saved_state(const MergeOptions& options) {
           options.source,
           "' has ",
           names.size(),
-          " models, which do not fit into the one file '",
+          " models, which do not fit into a single file '",
           options.target,
           "'; pass a folder"));
     }

@@ -83,7 +83,7 @@ ProcessGroup make_group(
     throw CommError(str_cat(
         "[connect] Another rank exited while rank ",
         arguments.rank,
-        " connected to it; the original error is above (",
+        " was connecting to it; the original error is above (",
         first_line(error.what()),
         ')'));
   }

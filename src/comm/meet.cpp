@@ -238,7 +238,7 @@ Deadline await_rank_0(
                        " has waited ",
                        deadline.seconds(),
                        " s for rank 0, which has not created its Accelerator "
-                       "yet; waiting on while it runs\n")
+                       "yet; it is still running, so this rank keeps waiting\n")
                 << std::flush;
     }
     std::this_thread::sleep_for(kPause);

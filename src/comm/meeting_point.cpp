@@ -58,13 +58,13 @@ Addresses find_meeting_point(
       throw ConfigError(str_cat(
           "[connect] rank ",
           environment.topology.rank,
-          " found no address of ",
+          " could not resolve ",
           variables::kMasterAddress,
           "='",
           host,
           "' within ",
           deadline.seconds(),
-          " s; use a name or address that every machine knows"));
+          " s; use a name or address that every machine can resolve"));
     }
     std::this_thread::sleep_for(std::min<std::chrono::milliseconds>(
         deadline.left(), std::chrono::seconds(1)));

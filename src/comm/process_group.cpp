@@ -86,7 +86,7 @@ void check_whole(
         whole.numel(),
         " elements of ",
         whole.scalar_type(),
-        ", the part of a rank has ",
+        ", but the part of a rank has ",
         part.numel(),
         " of ",
         part.scalar_type(),
@@ -109,7 +109,7 @@ void check_rows(
         rows.sizes(),
         " and dtype ",
         rows.scalar_type(),
-        ", the outputs ",
+        ", but the outputs have ",
         output.sizes(),
         " and ",
         output.scalar_type(),
@@ -411,7 +411,7 @@ void ProcessGroup::Impl::fail(
       "] ",
       kAnotherExited,
       which,
-      "; the original error is above (",
+      "; its error is above. If there is none, it left a loop early (",
       cause,
       ')'));
 }

@@ -51,7 +51,7 @@ bool sign_in_and_wait(
     throw ConfigError(str_cat(
         "[connect] rank ",
         rank,
-        " arrived twice; give every process its own RANK"));
+        " connected twice; give every process its own RANK"));
   }
   store.append(kRoll, bytes_of(rank));
   if (store.add(kCount, 1) == world_size) {

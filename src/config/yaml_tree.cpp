@@ -275,7 +275,7 @@ std::vector<YamlEntry> parse_yaml_mapping(
       refuse(
           path,
           1,
-          "the file is not one list of `key: value` lines; run `accelerate "
+          "the file does not consist of `key: value` lines; run `accelerate "
           "config` to write one");
     }
     const YAML::Node document = YAML::Load(whole);
@@ -296,7 +296,7 @@ std::vector<YamlEntry> parse_yaml_mapping(
         line,
         is_indented_by_tab(text, line)
             ? std::string("this line starts with a tab; indent with spaces")
-            : str_cat("this is not YAML (", error.msg, "); correct this line"));
+            : str_cat("invalid YAML (", error.msg, "); correct this line"));
   }
 }
 

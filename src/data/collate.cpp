@@ -31,7 +31,7 @@ void check_kind(const std::vector<at::Tensor>& parts, const std::string& path) {
               parts[i].defined() ? 0 : i,
               " has an undefined tensor, but sample ",
               parts[i].defined() ? i : 0,
-              " a defined one. Define all or none"));
+              " has a defined one. Define all or none"));
     }
     if (parts[i].defined() &&
         (parts[i].scalar_type() != parts[0].scalar_type() ||

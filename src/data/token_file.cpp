@@ -45,7 +45,7 @@ struct TokenFileDataset::Impl {
             " bytes, which is not a multiple of ",
             bytes_of(width),
             ", the width of a token. The file is truncated, or its tokens have "
-            "another width"));
+            "a different width"));
       }
       num_tokens = num_bytes / bytes_of(width);
     }

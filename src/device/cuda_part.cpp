@@ -34,8 +34,8 @@ bool load_cuda_part() {
     return false; // the build said so
   }
   if (dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) {
-    std::cerr << "[accelerate] Cannot load the CUDA part, so GPUs are not "
-                 "used as they should be: "
+    std::cerr << "[accelerate] Cannot load the CUDA library of this "
+                 "package, so GPUs do not work fully: "
               << dlerror() << ". Reinstall accelerate\n";
     return false;
   }

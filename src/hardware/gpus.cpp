@@ -42,7 +42,8 @@ GpuInventory usable_gpus(
   if (choice) {
     inventory.gpus = inventory.kind->choose(inventory.gpus, *choice);
     if (inventory.gpus.empty()) {
-      inventory.problem = str_cat("the selection '", *choice, "' matches none");
+      inventory.problem =
+          str_cat("the selection '", *choice, "' matches no GPU");
     }
   }
   return inventory;

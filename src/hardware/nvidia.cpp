@@ -242,7 +242,7 @@ GpuInventory list() {
   // receive the signals of a launcher.
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
-    return {.problem = "no pipe to the process that asks the NVIDIA driver"};
+    return {.problem = "cannot create a pipe to query the NVIDIA driver"};
   }
   const pid_t child = fork();
   if (child == 0) {
@@ -323,8 +323,8 @@ GpuKind nvidia_gpus() {
       .list = list,
       .choose = choose,
       .peer_access_help =
-          "see `nvidia-smi topo -p2p r`; where a driver claims access that "
-          "hangs, set NCCL_P2P_DISABLE=1",
+          "see `nvidia-smi topo -p2p r`; if peer access hangs, set "
+          "NCCL_P2P_DISABLE=1",
       .open_use = open_nvml_use};
 }
 

@@ -186,7 +186,7 @@ void Job::machine_lost(
       what,
       "; waiting ",
       options_.return_limit.count(),
-      " s for it to come back, then restarting all processes (restart ",
+      " s for it to return, then restarting all processes (restart ",
       num_restarts_,
       " of ",
       options_.max_restarts,
@@ -254,7 +254,7 @@ void Job::machine_leaves(size_t machine, const std::string& host, int signal) {
           host,
           ") received SIG",
           sigabbrev_np(signal),
-          " and leaves"));
+          " and is leaving"));
 }
 
 bool Job::is_waiting_for(size_t machine) const {
@@ -346,19 +346,19 @@ void Job::wait_for_machines() {
       num_here(),
       " of at least ",
       *options_.least_machines,
-      " here"));
+      " are here"));
   return_timer_ = loop_.after(options_.return_limit, [this, limit] {
     return_timer_ = 0;
     ending_ = {
         kExitFailure,
         str_cat(
-            "[launch] no machine came within ",
+            "[launch] no machine joined within ",
             limit,
             ": ",
             num_here(),
             " of at least ",
             *options_.least_machines,
-            " here. Check the others, then launch again")};
+            " are here. Check the others, then launch again")};
     stop_all(SIGTERM, State::kStopping);
   });
 }

@@ -167,9 +167,9 @@ void LeaderSession::look_at_roll() {
         *least,
         " to ",
         plan_.placement.num_machines,
-        " machines are here; starting in ",
+        " machines have joined; starting in ",
         kGatherTime.count(),
-        " s, or when all are"));
+        " s, or when all have joined"));
     gather_timer_ =
         loop_.after(kGatherTime, [this] { begin_with_those_here(); });
   }
@@ -234,11 +234,11 @@ void LeaderSession::join_time_over() {
         str_cat(
             "[launch] fewer than ",
             *least,
-            " machines came within ",
+            " machines joined within ",
             options_.join_limit.count(),
-            " s; here: ",
+            " s (joined: ",
             here,
-            ". Start `accelerate launch` on more, and check that they can "
+            "). Start `accelerate launch` on more, and check that they can "
             "reach ",
             place),
         kExitFailure);
@@ -248,11 +248,11 @@ void LeaderSession::join_time_over() {
       str_cat(
           "[launch] machine ",
           missing,
-          " did not come within ",
+          " did not join within ",
           options_.join_limit.count(),
-          " s; here: ",
+          " s (joined: ",
           here,
-          ". Start `accelerate launch` with that --machine_rank there, and "
+          "). Start `accelerate launch` with that --machine_rank there, and "
           "check that it can reach ",
           place),
       kExitFailure);
@@ -329,7 +329,8 @@ void LeaderSession::came(size_t machine) {
     return;
   }
   if (!plan_.placement.least_machines) {
-    say(str_cat("[launch] machine ", machine, " (", hello.host, ") is back"));
+    say(str_cat(
+        "[launch] machine ", machine, " (", hello.host, ") has rejoined"));
   }
   job_->machine_came(machine, hello.host);
 }

@@ -47,13 +47,13 @@ void MemberSession::received(const Message& message) {
     end(over->ending);
   } else if (const auto* refused = std::get_if<RefusedMessage>(&message)) {
     if (is_joining_again_) {
-      client_.ask_again("it refuses this machine: " + refused->reason);
+      client_.ask_again("it rejects this machine: " + refused->reason);
       return;
     }
     end(
         {kExitUsage,
          str_cat(
-             "[launch] machine 0 refused ",
+             "[launch] machine 0 rejected ",
              plan_.placement.machine_rank == kAnyMachine
                  ? "this machine"
                  : str_cat("machine ", plan_.placement.machine_rank),
@@ -67,7 +67,7 @@ void MemberSession::lost(const std::string& why, bool was_accepted) {
     return; // it already got the order and has ended
   }
   if (was_accepted && may_join_again()) {
-    say(why + "; ending the workers here and joining it again");
+    say(why + "; stopping the workers here and rejoining");
     is_cut_off_ = true;
     is_joining_again_ = true;
     stop_workers({SIGTERM, true});

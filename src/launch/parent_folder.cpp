@@ -22,10 +22,9 @@ void check_parent_folder(const std::filesystem::path& folder) {
     throw ConfigError(str_cat(
         "[launch] --parent_folder ",
         printable(folder.string()),
-        " is not a folder of this user with a file ",
+        " is not a folder of this user that contains a file ",
         kParentMark,
-        " in it; the option is for programs that start the launcher, which "
-        "removes the folder for them"));
+        ". Only programs that start the launcher use this option"));
   }
 }
 

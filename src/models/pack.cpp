@@ -25,7 +25,7 @@ void check_padded(const ModelInputs& padded) {
   }
   if (padded.packed_mask.defined()) {
     throw UsageError(
-        "[pack] The batch is packed already. Call pack() once, on a padded "
+        "[pack] The batch is already packed. Call pack() once, on a padded "
         "batch");
   }
   const auto names = field_names(padded);
@@ -73,7 +73,7 @@ int64_t size_of(const char* name, int64_t given, int64_t needed) {
         needed,
         ", but the options have ",
         given,
-        ". Take fewer or shorter sequences"));
+        ". Use fewer or shorter sequences"));
   }
   return given != 0 ? given : needed;
 }

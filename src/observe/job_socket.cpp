@@ -152,7 +152,7 @@ std::optional<std::vector<RankReport>> ask_process(int pid) {
         " does not answer within ",
         kAskerPatience.count(),
         " s: ",
-        why.empty() ? "it has no time to" : why));
+        why.empty() ? "it is busy" : why));
   }
   std::vector<RankReport> reports;
   std::istringstream lines(text);

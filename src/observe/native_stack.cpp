@@ -54,7 +54,7 @@ void* instruction_of(const ucontext_t& context) {
 #elif defined(__x86_64__)
   return reinterpret_cast<void*>(context.uc_mcontext.gregs[REG_RIP]);
 #else
-#error "where a signal keeps the interrupted instruction is not known here"
+#error "reading the interrupted instruction is not supported on this processor"
 #endif
 }
 

@@ -171,7 +171,7 @@ std::string describe(
 
 std::string describe(const SilentRank& rank) {
   if (rank.pid == 0) {
-    return "has not said a word since it connected";
+    return "has not reported since it connected";
   }
   char own_host[256] = {};
   gethostname(own_host, sizeof(own_host) - 1);
@@ -182,8 +182,9 @@ std::string describe(const SilentRank& rank) {
       " on ",
       printable(rank.host),
       " does not answer: ",
-      why.empty() ? "it has ended, is stopped, or its machine cannot be reached"
-                  : why);
+      why.empty()
+          ? "it has exited or is stopped, or its machine cannot be reached"
+          : why);
 }
 
 } // namespace
@@ -291,7 +292,7 @@ std::string describe_hang(
       seconds_text(longest),
       " in ",
       as_called(expected.operation),
-      missing.empty() ? "; all ranks are there, so the network or a device "
+      missing.empty() ? "; all ranks have arrived, so the network or a device "
                         "does not respond, or a rank has skipped a step"
                       : str_cat(" for ", name_ranks(missing)),
       ':');
@@ -356,7 +357,7 @@ std::string why_silent(int pid) {
       return str_cat("it is stopped; continue it with kill -CONT ", pid);
     case 'Z':
     case 'X':
-      return str_cat("process ", pid, " has ended; see its own messages");
+      return str_cat("process ", pid, " has exited; see its own messages");
     case 'D':
       return "it waits for a disk or a device";
     default:

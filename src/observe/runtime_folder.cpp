@@ -22,7 +22,7 @@ std::filesystem::path runtime_folder(const EnvLookup& env) {
           : std::filesystem::path(str_cat("/tmp/accelerate-", geteuid()));
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
     throw SystemError(str_cat(
-        "[runtime folder] cannot make ",
+        "[runtime folder] cannot create ",
         printable(folder.string()),
         " (",
         std::strerror(errno),

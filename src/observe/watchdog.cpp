@@ -448,8 +448,8 @@ void Watchdog::watch_store(Membership& membership) {
   }
   say(describe_hang(
           {look(membership)}, {holder}, seconds_from(membership.threshold)) +
-      "\n  it hosts the store through which ranks ask each other, so nothing "
-      "is known of the other ranks");
+      "\n  it hosts the store through which ranks query each other, so the "
+      "state of the other ranks is unknown");
   note_told(membership, *since, true, true);
 }
 
@@ -462,7 +462,7 @@ void Watchdog::watch_end(Membership& membership) {
     say(str_cat(
         "[hang] rank ",
         membership.rank,
-        " no longer waits, after ",
+        " is no longer waiting, after ",
         static_cast<int64_t>(seconds_from(Clock::now() - begin)),
         " s"));
   }

@@ -197,23 +197,23 @@ std::string try_lazy_storage() {
   storage.move_in(weight, 0, at::kFloat);
   const auto view = weight.view({2, 2}).t();
   if (probe->num_uses != 0) {
-    return "a view was taken for a read";
+    return "a view was treated as a read";
   }
   const auto input = at::ones({1, 2}).requires_grad_(true);
   const auto output = at::mm(input, view);
   if (probe->num_uses == 0 || output.sum().item<float>() != 6) {
-    return "an operator did not ask for memory";
+    return "an operator did not request memory";
   }
   const int num_forward = probe->num_uses;
   torch::autograd::backward({output.sum()}, {});
   if (probe->num_uses == num_forward || !weight.grad().defined() ||
       input.grad().sum().item<float>() != 6) {
-    return "backward did not ask for memory";
+    return "backward did not request memory";
   }
   const at::NoGradGuard no_grad;
   if (!is_refused([&] { weight.add_(1); }) ||
       !is_refused([&] { weight.const_data_ptr(); })) {
-    return "a write, or a read of the pointer, was let through";
+    return "a write, or a read of the pointer, was not rejected";
   }
   return {};
 }

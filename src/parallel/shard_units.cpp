@@ -63,8 +63,8 @@ void check_prefixes(
           what,
           " '",
           prefix,
-          "' names no module of the model. Give the path of one, as at the "
-          "beginning of the parameter name '",
+          "' does not name a module of the model. Pass the path of one, like "
+          "the start of the parameter name '",
           model.names.empty() ? std::string() : model.names.front(),
           "'"));
     }

@@ -40,9 +40,9 @@ std::optional<int> EnvReader::number(const std::string& name, int least) const {
         name,
         "='",
         printable(*value),
-        "' is not a whole number of at least ",
+        "' is not a whole number from ",
         least,
-        " and at most ",
+        " to ",
         std::numeric_limits<int>::max(),
         "; correct or unset it"));
   }

@@ -73,7 +73,7 @@ tasks_on_node(const EnvReader& env, int node, int local_rank) {
       }
       if (node < first + nodes) {
         if (tasks <= local_rank) {
-          refuse(name, *value, "a list that has room for this local rank");
+          refuse(name, *value, "a list with an entry for this local rank");
         }
         return tasks;
       }

@@ -474,7 +474,7 @@ std::vector<std::string> TrainingRun::add_own_part(
   return {str_cat(
       "[load_state] '",
       checkpoint.folder().string(),
-      "' has no part of rank ",
+      "' has no data from rank ",
       topology().rank,
       ", which did not call save_state(). Its random number generators keep "
       "their current state")};
@@ -506,7 +506,7 @@ std::vector<std::string> TrainingRun::add_parts_of_all(
     throw DataError(str_cat(
         "[load_state] '",
         checkpoint.folder().string(),
-        "' is incomplete: it has the parts of ",
+        "' is incomplete: it has parts from only ",
         parts.size(),
         " of ",
         manifest.world_size,

@@ -589,11 +589,11 @@ void TrainingRun::check_arrivals() {
       complain(
           is_unowned_said_,
           str_cat(
-              "[backward] parameter ",
+              "[backward] Parameter ",
               *place,
               " of '",
               state_->name_of(*optimizer),
-              "' belongs to no prepared model, so its gradient is not "
+              "' does not belong to a prepared model, so its gradient is not "
               "synchronised and its value will differ between processes. Make "
               "it a parameter of a prepared model"));
     }
@@ -789,7 +789,7 @@ std::string TrainingRun::why_not_to_capture(
              "cpu:gloo,cuda:nccl";
     }
     if (debug()) {
-      return "the debug mode compares collectives on the host. Turn it off";
+      return "debug mode compares collectives on the host. Turn it off";
     }
   }
   for (const auto& model : living_models()) {
@@ -1082,7 +1082,7 @@ std::optional<std::string> TrainingRun::mixed_repeats(int64_t size) const {
       batch->num_samples - batch->num_real,
       " of the ",
       batch->num_samples,
-      " samples in this batch are repeats that fill it up, and it is unknown "
+      " samples in this batch are repeats, and it is unknown "
       "which of the ",
       size,
       " rows belong to them. Pass one row per sample, turn even_batches off, "

@@ -47,7 +47,7 @@ fs::path weights_in(const fs::path& folder) {
       kWeightsName,
       " nor ",
       kIndexName,
-      "; give a file, or a folder with one of them"));
+      "; pass a file, or a folder with one of them"));
 }
 
 } // namespace
@@ -78,7 +78,7 @@ void Checkpoint::open_index(const fs::path& path) {
           path.string(),
           "' names the file ",
           shown(name),
-          ", which is not beside it; download or copy it too"));
+          ", which is missing from its folder; download or copy it too"));
     }
     place = files_.size();
     files_.emplace_back(file);
@@ -89,11 +89,12 @@ void Checkpoint::open_index(const fs::path& path) {
       throw InvalidIndexError(str_cat(
           "[safetensors] the index '",
           path.string(),
-          "' puts tensor ",
+          "' assigns tensor ",
           shown(tensor),
-          " into ",
+          " to ",
           shown(file),
-          ", which does not have it; index and files are not of one save"));
+          ", which does not contain it; the index and the files come from "
+          "different saves"));
     }
     file_of_.emplace(tensor, place);
   }
@@ -124,9 +125,9 @@ const TensorView& Checkpoint::tensor(const std::string& name) const {
         path_.string(),
         "' has no tensor ",
         shown(name),
-        " among its ",
+        " (it has ",
         file_of_.size(),
-        "; check the name"));
+        " others); check the name"));
   }
   return files_[place->second].tensor(name);
 }

@@ -185,7 +185,7 @@ class DistributedReader {
       const std::string& name) const {
     if (!value.is_call_of(name) || value.items.size() != 3 ||
         value.items[2]->items.size() > kMaxFields) {
-      refuse(str_cat("has another object instead of ", name));
+      refuse(str_cat("has a different object instead of ", name));
     }
     return *value.items[2];
   }
@@ -220,7 +220,7 @@ class DistributedReader {
   Shape size_of(const PickleValue& value) const {
     if (!value.is_call_of("torch Size") || value.items.size() != 2 ||
         value.items[1]->items.size() != 1) {
-      refuse("has another object instead of a torch.Size");
+      refuse("has a different object instead of a torch.Size");
     }
     return numbers(*value.items[1]->items[0]);
   }
@@ -238,7 +238,7 @@ class DistributedReader {
           value, "torch.distributed.checkpoint.filesystem _StorageInfo");
       const auto* const transforms = info.find("transform_descriptors");
       if (transforms != nullptr && !transforms->is(Kind::kNone)) {
-        refuse("has parts that are compressed");
+        refuse("has compressed parts");
       }
       Place place{.file = text(field(info, "relative_path"))};
       const std::int64_t begin = number(field(info, "offset"));
@@ -268,7 +268,8 @@ class DistributedReader {
     const auto& parts = of(field(fields, "chunks"), Kind::kList).items;
     // Do not allocate memory for data that is in no file.
     if (!count || !is_backed(*count * element)) {
-      refuse(str_cat("has a size for '", name, "' that its files do not have"));
+      refuse(
+          str_cat("has a size for '", name, "' that its files do not match"));
     }
     auto& data = checkpoint_.data_.emplace_back(
         static_cast<std::size_t>(*count * element));
@@ -384,12 +385,14 @@ class DistributedReader {
     if (std::string_view(
             reinterpret_cast<const char*>(byte_order.data()),
             byte_order.size()) != "little") {
-      refuse(str_cat("has '", name, "' in another byte order"));
+      refuse(
+          str_cat("has '", name, "' in a byte order other than little-endian"));
     }
     if (!root.is_call_of("torch._utils _rebuild_tensor_v2") ||
         root.items[1]->items.size() < 4 ||
         !root.items[1]->items[0]->is(Kind::kReference)) {
-      refuse(str_cat("has another object instead of the tensor '", name, "'"));
+      refuse(
+          str_cat("has a different object instead of the tensor '", name, "'"));
     }
     const auto& arguments = root.items[1]->items;
     const auto& storage = of(*arguments[0]->items[0], Kind::kTuple).items;

@@ -63,10 +63,11 @@ const TensorView& File::tensor(const std::string& name) const {
       path().string(),
       "' has no tensor ",
       shown(name),
-      " among its ",
+      " (it has ",
       tensors().size(),
-      some.empty() ? "" : " (" + some + ", ...)",
-      "; check the name"));
+      " others",
+      some.empty() ? "" : ": " + some + ", ...",
+      "); check the name"));
 }
 
 } // namespace accelerate::safetensors

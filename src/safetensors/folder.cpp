@@ -18,9 +18,9 @@ std::vector<std::string> names_in(const std::filesystem::path& folder) {
   }
   if (error) {
     throw SystemError(str_cat(
-        "[safetensors] the folder '",
+        "[safetensors] cannot read the folder '",
         folder.string(),
-        "' cannot be read: ",
+        "': ",
         error.message(),
         "; check its permissions"));
   }

@@ -36,9 +36,9 @@ std::string_view header_text(
         source,
         "' claims ",
         length,
-        " bytes, at most ",
+        " bytes, but at most ",
         kMaxHeaderBytes,
-        " allowed; is it a safetensors file?"));
+        " are allowed; is it a safetensors file?"));
   }
   if (length > bytes.size() - kLengthBytes) {
     throw InvalidHeaderLengthError(str_cat(
@@ -92,9 +92,9 @@ void check_entry(
         where(),
         ": ",
         entry.end - entry.begin,
-        " bytes of data, but shape and ",
+        " bytes of data, but its shape and dtype ",
         dtype_name(entry.dtype),
-        " make ",
+        " need ",
         wanted,
         "; write the file again"));
   }
@@ -153,7 +153,7 @@ Contents parse(std::span<const std::byte> bytes, const std::string& source) {
     throw IncompleteBufferError(str_cat(
         "[safetensors] '",
         source,
-        "' holds ",
+        "' has ",
         data.size(),
         " bytes of data, but its tensors take ",
         covered,

@@ -73,7 +73,7 @@ void HeaderReader::fail_twice(const std::string& key) const {
       where(),
       " has ",
       shown(key),
-      " twice, and which one counts is not known: write the file again"));
+      " twice, so its value is ambiguous: write the file again"));
 }
 
 void HeaderReader::expect(Kind got, Kind wanted) const {
@@ -166,7 +166,7 @@ void HeaderReader::set_field(Kind kind, const std::string& text) {
         " has the dtype ",
         shown(text),
         ", which is not a known dtype (BOOL, U8, ..., F32, F64); a newer "
-        "version may know it"));
+        "version may support it"));
   }
   header_.entries.back().dtype = *dtype;
 }

@@ -107,9 +107,9 @@ class IndexReader : public JsonEvents {
     if (file.empty() || file == "." || file == ".." ||
         file.find_first_of(std::string_view("/\\\0", 3)) != file.npos) {
       fail(str_cat(
-          "puts tensor ",
+          "assigns tensor ",
           shown(key_),
-          " into ",
+          " to ",
           shown(file),
           " instead of the name of a file in the same folder"));
     }
@@ -137,8 +137,8 @@ class IndexReader : public JsonEvents {
 ShardIndex parse_index(std::string_view text, const std::string& source) {
   IndexReader reader(source);
   if (text.size() > kMaxHeaderBytes) {
-    reader.fail(
-        str_cat("has ", text.size(), " bytes, at most 100000000 allowed"));
+    reader.fail(str_cat(
+        "has ", text.size(), " bytes, but at most 100000000 are allowed"));
   }
   if (const auto at = find_invalid_utf8(text)) {
     reader.fail(str_cat("is not UTF-8 at byte ", *at));

@@ -77,7 +77,7 @@ void check_names(
         target,
         "': two tensors are named ",
         shown(*twice),
-        "; names must differ"));
+        "; give each its own name"));
   }
 }
 
@@ -105,11 +105,11 @@ FileLayout lay_out(
     throw HeaderTooLargeError(str_cat(
         "[safetensors] '",
         target,
-        "': a header of ",
+        "': the header has ",
         header.size(),
-        " bytes, at most ",
+        " bytes, but at most ",
         kMaxHeaderBytes,
-        " allowed; split the tensors over several files"));
+        " are allowed; split the tensors over several files"));
   }
   constexpr std::size_t kLengthDigits = 8;
   for (std::size_t i = 0; i < kLengthDigits; ++i) {

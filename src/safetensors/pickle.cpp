@@ -69,7 +69,7 @@ class PickleMachine {
   // Little endian; `is_signed` extends the sign bit.
   std::uint64_t number(std::size_t num_bytes, bool is_signed = false) {
     if (num_bytes > sizeof(std::uint64_t)) {
-      refuse("has too large a number");
+      refuse("has a number that is too large");
     }
     const auto taken = take(num_bytes);
     std::uint64_t value = 0;
@@ -104,7 +104,7 @@ class PickleMachine {
   PickleValue* pop() {
     const std::size_t floor = marks_.empty() ? 0 : marks_.back();
     if (stack_.size() <= floor) {
-      refuse("takes more values than there are");
+      refuse("reads more values than it contains");
     }
     auto* const last = stack_.back();
     stack_.pop_back();
@@ -127,7 +127,7 @@ class PickleMachine {
   PickleValue& top(Kind kind) {
     auto* const last = pop();
     if (!last->is(kind)) {
-      refuse("adds to what takes nothing");
+      refuse("appends to a value that is not a container");
     }
     stack_.push_back(last);
     return *last;
@@ -311,7 +311,7 @@ class PickleMachine {
       case 'j': {
         const auto found = memo_.find(number(code == 'h' ? 1 : 4));
         if (found == memo_.end()) {
-          refuse("asks for what it has not kept");
+          refuse("refers to a value that it has not stored");
         }
         stack_.push_back(found->second);
         return true;

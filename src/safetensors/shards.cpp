@@ -89,9 +89,9 @@ void make_folder(const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder, error);
   if (error) {
     throw SystemError(str_cat(
-        "[safetensors] the folder '",
+        "[safetensors] cannot create the folder '",
         folder.string(),
-        "' cannot be created: ",
+        "': ",
         error.message(),
         "; pass a folder that you can write to"));
   }
@@ -110,9 +110,9 @@ void remove_old_weights(
     std::filesystem::remove(folder / name, error);
     if (error) {
       throw SystemError(str_cat(
-          "[safetensors] '",
+          "[safetensors] cannot remove '",
           (folder / name).string(),
-          "', left by an earlier save, cannot be removed: ",
+          "', which an earlier save left: ",
           error.message(),
           "; remove it, or it may be loaded instead of the new files"));
     }
@@ -157,7 +157,7 @@ std::uint64_t parse_size(std::string_view text) {
   throw ConfigError(str_cat(
       "[safetensors] the size '",
       text,
-      "' is not a number with a unit; give for example 10GB, 5GiB or 1000"));
+      "' is not a number with a unit; pass for example 10GB, 5GiB or 1000"));
 }
 
 ShardPlan split_into_shards(

@@ -24,11 +24,11 @@ FileLayout lay_out_views(
           where_tensor(target, tensors[i].name),
           ": ",
           tensors[i].data.size(),
-          " bytes of data, but shape and ",
+          " bytes of data, but its shape and dtype ",
           dtype_name(tensors[i].dtype),
-          " make ",
+          " need ",
           layout.extents[i].num_bytes,
-          "; give contiguous data of the whole tensor"));
+          "; pass contiguous data of the whole tensor"));
     }
   }
   return layout;

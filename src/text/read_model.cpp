@@ -83,7 +83,7 @@ MergeMap read_merges(const JsonPart& part, const Vocabulary& vocabulary) {
     }
     const auto pair = read_merge(value);
     if (!pair) {
-      part.at(i).refuse("is not a merge: two tokens");
+      part.at(i).refuse("is not a merge of two tokens");
     }
     const auto id = [&](const std::string& token) {
       const int32_t found = vocabulary.id(token);
@@ -119,7 +119,7 @@ ByteBpeModel read_bpe(const JsonPart& part, Vocabulary& vocabulary) {
     }
   }
   if (part.has("dropout") && part.at("dropout").value() != 0.0) {
-    part.at("dropout").refuse("is not 0, which is not supported");
+    part.at("dropout").refuse("is not 0, but only 0 is supported");
   }
   if (part.boolean_or("byte_fallback", false)) {
     part.at("byte_fallback").refuse("is true, which is not supported");

@@ -73,7 +73,8 @@ void read_split(const JsonPart& part, PreTokenizer& result) {
   pattern.allow_keys({"Regex"});
   const std::string_view regex = pattern.at("Regex").text();
   if (part.at("behavior").text() != "Isolated") {
-    part.at("behavior").refuse("is not 'Isolated', which is not supported");
+    part.at("behavior")
+        .refuse("is not 'Isolated', but only 'Isolated' is supported");
   }
   if (part.at("invert").boolean()) {
     part.at("invert").refuse("is true, which is not supported");

@@ -38,7 +38,7 @@ TEST(SmallFile, PipeWithoutAWriterDoesNotHang) {
   TempDir folder;
   const auto pipe = folder.path() / "pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  EXPECT_THAT(complaint(pipe), HasSubstr("a pipe that nobody writes to"));
+  EXPECT_THAT(complaint(pipe), HasSubstr("a pipe without a writer"));
 }
 
 TEST(SmallFile, UnreadableReportsTheCause) {

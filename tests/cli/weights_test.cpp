@@ -151,7 +151,7 @@ TEST(EstimateMemory, FindsModelsInTheCacheOfTheHub) {
           {kProgram, "estimate-memory", "meta/other"},
           {{"HF_HOME", home.path().string()}})
           .err,
-      "accelerate: [estimate-memory] 'meta/other' is neither a file or folder "
+      "accelerate: [estimate-memory] 'meta/other' is neither a file, a folder "
       "nor a model in the Hub cache (" +
           cache +
           "). Download the model first (`hf download ORG/NAME`), or pass the "
@@ -251,13 +251,13 @@ TEST(MergeWeights, RunsNothingOfAPickle) {
   const std::pair<std::string, const char*> cases[] = {
       {"", "ends too early"},
       {"no pickle", "has the instruction 110"},
-      {"\x80\x02.", "takes more values than there are"},
-      {"\x80\x02h\x07.", "asks for what it has not kept"},
+      {"\x80\x02.", "reads more values than it contains"},
+      {"\x80\x02h\x07.", "refers to a value that it has not stored"},
       {"\x80\x02X\xff\xff\xff\xff.", "ends too early"},
-      {"\x80\x02N.", "has another object instead of"},
+      {"\x80\x02N.", "has a different object instead of"},
       // os.system(command)
       {"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c" + size + command + "\x85R.",
-       "has another object instead of"},
+       "has a different object instead of"},
   };
   for (const auto& [bytes, part] : cases) {
     folder.write(".metadata", bytes);

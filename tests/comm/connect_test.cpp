@@ -296,7 +296,7 @@ const testing::RankBodyRegistration kTwins(
 TEST(Connect, RejectsTwoProcessesWithTheSameRank) {
   const auto result = testing::launch_body(3, "twins");
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.err, HasSubstr("rank 1 arrived twice"));
+  EXPECT_THAT(result.err, HasSubstr("rank 1 connected twice"));
 }
 
 TEST(Connect, ReportsAMissingAddress) {

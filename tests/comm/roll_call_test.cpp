@@ -149,7 +149,7 @@ TEST(RollCall, RejectsADuplicateRank) {
   first.join();
   EXPECT_THAT(
       [&] { roll_call(store, 1, 2, 30s); },
-      ThrowsMessage<ConfigError>(HasSubstr("rank 1 arrived twice")));
+      ThrowsMessage<ConfigError>(HasSubstr("rank 1 connected twice")));
 }
 
 TEST(RollCall, ReportsAClosedStoreInOneLine) {

@@ -133,7 +133,8 @@ TEST(Gpus, OfTheFirstKindThatIsThereAreUsed) {
   // What the user asks for wins over the variable.
   EXPECT_EQ(usable_gpus(kinds, env, {"0"}).gpus[0].index, 0);
   EXPECT_EQ(
-      usable_gpus(kinds, env, {"7"}).problem, "the selection '7' matches none");
+      usable_gpus(kinds, env, {"7"}).problem,
+      "the selection '7' matches no GPU");
   EXPECT_EQ(
       usable_gpus({kinds[0], kinds[0]}, env).problem,
       "no driver of another maker; no driver of another maker");

@@ -104,7 +104,7 @@ TEST_F(ConnectionTest, WithAForgedFrameIsClosed) {
   end.run(1000ms);
   end.join();
   EXPECT_TRUE(end.is_closed);
-  EXPECT_THAT(end.why, ::testing::HasSubstr("changed, repeated or left out"));
+  EXPECT_THAT(end.why, ::testing::HasSubstr("changed, repeated or dropped"));
 }
 
 } // namespace

@@ -266,7 +266,7 @@ TEST_F(Elastic, DoesNotFailBecauseOfALostMachine) {
   folder_.write("broken", "");
   ASSERT_TRUE(wait_for_world(4)) << launchers_[0]->err();
   EXPECT_EQ(launchers_[1]->wait(kLong).exit_code, kExitFailure);
-  EXPECT_THAT(launchers_[1]->err(), HasSubstr("does not come back ("));
+  EXPECT_THAT(launchers_[1]->err(), HasSubstr("did not return ("));
   expect_all_done({0, 2});
 }
 
@@ -286,7 +286,8 @@ TEST_F(Elastic, AcceptsAMachineThatJoinsLater) {
   launchers_.push_back(launch_on(0, "2:3", script()));
   launchers_.push_back(launch_on(1, "2:3", script()));
   ASSERT_TRUE(wait_for_world(4)) << launchers_[0]->err();
-  EXPECT_THAT(launchers_[0]->err(), HasSubstr("2 of 2 to 3 machines are here"));
+  EXPECT_THAT(
+      launchers_[0]->err(), HasSubstr("2 of 2 to 3 machines have joined"));
   launchers_.push_back(launch_on(2, "2:3", script()));
   ASSERT_TRUE(wait_for_world(6)) << launchers_[0]->err();
   EXPECT_TRUE(is_there("saved_0.4") && is_there("saved_3.4"));
@@ -325,7 +326,8 @@ TEST_F(Elastic, ContinuesWhenAProviderTakesAMachine) {
   EXPECT_EQ(launchers_[2]->wait(kLong).exit_code, kExitPreempted)
       << launchers_[2]->err();
   ASSERT_TRUE(wait_for_world(4)) << launchers_[0]->err();
-  EXPECT_THAT(launchers_[0]->err(), HasSubstr("received SIGTERM and leaves"));
+  EXPECT_THAT(
+      launchers_[0]->err(), HasSubstr("received SIGTERM and is leaving"));
   expect_all_done({0, 1});
 }
 
@@ -334,7 +336,7 @@ TEST_F(Elastic, WaitsBelowItsMinimumForAMachine) {
   launchers_.push_back(launch_on(1, "2:3", script()));
   ASSERT_TRUE(wait_for_world(4)) << launchers_[0]->err();
   launchers_[1]->send(SIGKILL);
-  ASSERT_TRUE(wait_for_words(*launchers_[0], "1 of at least 2 here"));
+  ASSERT_TRUE(wait_for_words(*launchers_[0], "1 of at least 2 are here"));
   launchers_.push_back(launch_on(2, "2:3", script()));
   ASSERT_TRUE(wait_for_attempt(1, 4)) << launchers_[0]->err();
   expect_all_done({0, 2});
@@ -352,7 +354,7 @@ TEST_F(Elastic, EndsIfTooFewAreLeft) {
     EXPECT_EQ(result.exit_code, 1);
     EXPECT_THAT(
         result.err,
-        HasSubstr("no machine came within 8 s: 2 of at least 3 here"));
+        HasSubstr("no machine joined within 8 s: 2 of at least 3 are here"));
   }
   EXPECT_THAT(left(), IsEmpty());
 }
@@ -366,7 +368,7 @@ TEST_F(Elastic, EndsWithMachineZero) {
     EXPECT_EQ(result.exit_code, 1);
     EXPECT_THAT(
         result.err,
-        HasSubstr("does not come back (Connection refused): the job is over"));
+        HasSubstr("did not return (Connection refused), so the job is over"));
   }
   EXPECT_THAT(left(), IsEmpty());
 }
@@ -380,8 +382,8 @@ TEST_F(Elastic, RejectsAMachineIfTheJobIsFull) {
   EXPECT_EQ(third->wait(kLong).exit_code, kExitUsage);
   EXPECT_THAT(
       third->err(),
-      HasSubstr("refused this machine: all 2 machines that --num_machines "
-                "allows are here"));
+      HasSubstr("rejected this machine: all 2 machines that --num_machines "
+                "allows have joined"));
   expect_all_done({0, 1});
 }
 
@@ -405,7 +407,7 @@ TEST_P(ElasticInterrupted, EndsEverywhere) {
   launchers_.push_back(launch_on(0, "2:3", stubborn));
   launchers_.push_back(launch_on(1, "2:3", stubborn));
   if (phase == "gathering") {
-    ASSERT_TRUE(wait_for_words(*launchers_[0], "machines are here"));
+    ASSERT_TRUE(wait_for_words(*launchers_[0], "machines have joined"));
   } else {
     ASSERT_TRUE(wait_for_world(4)) << launchers_[0]->err();
   }

@@ -430,13 +430,13 @@ TEST(ElasticJob, WaitsBelowItsMinimumAndThenEnds) {
   ElasticMachines three({2}, 0, 1);
   three.job.machine_lost(1, "node1", "was lost: silence");
   three.job.machine_stopped(0);
-  EXPECT_THAT(three.said, HasSubstr("1 of at least 2 here"));
+  EXPECT_THAT(three.said, HasSubstr("1 of at least 2 are here"));
   three.wait_for_orders(3);
   EXPECT_EQ(three.log(0).back(), "stop 15");
   three.job.machine_stopped(0);
   EXPECT_EQ(three.log(0).back(), "end 1");
   EXPECT_THAT(
-      three.machines[0].summary, HasSubstr("no machine came within 1 s"));
+      three.machines[0].summary, HasSubstr("no machine joined within 1 s"));
 }
 
 TEST(ElasticJob, StartsAgainWhenEnoughHaveComeBack) {

@@ -178,7 +178,7 @@ TEST_F(Machines, NoticeACutLink) {
       result.err,
       AllOf(
           HasSubstr("machine 1 (node1) was lost"),
-          HasSubstr("nothing answers there")));
+          HasSubstr("nothing answers: the machine or the network is down")));
   EXPECT_EQ(other.exit_code, 1);
   EXPECT_THAT(other.err, HasSubstr("is lost"));
   EXPECT_THAT(left(), IsEmpty());
@@ -231,8 +231,8 @@ TEST_F(Machines, TellASuspendedLauncherFromADeadMachine) {
   ASSERT_EQ(shell("pkill -STOP -P " + parent), 0);
   EXPECT_TRUE(wait_for_words(
       *first,
-      "machine 1 (node1) has been silent for 5 s: its system answers, its "
-      "launcher does not"));
+      "machine 1 (node1) has been silent for 5 s: its operating system "
+      "answers, but its launcher does not"));
   ASSERT_EQ(shell("pkill -CONT -P " + parent), 0);
   EXPECT_TRUE(wait_for_words(*first, "machine 1 (node1) is back after"));
   folder_.write("go", "");
@@ -257,7 +257,7 @@ TEST_F(Machines, StartAgainWhenACutLinkIsMended) {
   ASSERT_TRUE(wait_for_ranks(4));
   cluster_->cut(1);
   EXPECT_TRUE(wait_for_words(*first, "machine 1 (node1) was lost"));
-  EXPECT_TRUE(wait_for_words(*second, "joining it again"));
+  EXPECT_TRUE(wait_for_words(*second, "rejoining"));
   cluster_->mend(1);
   EXPECT_EQ(first->wait(40s).exit_code, 0) << first->err();
   EXPECT_EQ(second->wait(40s).exit_code, 0) << second->err();
@@ -277,7 +277,7 @@ TEST_F(Machines, DoNotWaitForALostOneForever) {
       first->err(),
       AllOf(
           HasSubstr("machine 1 (node1) was lost"),
-          HasSubstr("waiting 3 s for it to come back")));
+          HasSubstr("waiting 3 s for it to return")));
   EXPECT_THAT(left(), IsEmpty());
 }
 
@@ -287,7 +287,7 @@ TEST_F(Machines, AskForATokenIfOthersCouldJoin) {
     auto launcher =
         launch(2, rank, "exit 0", {}, {{"ACCELERATE_JOB_TOKEN", ""}});
     EXPECT_EQ(launcher->wait(10s).exit_code, 2);
-    EXPECT_THAT(launcher->err(), HasSubstr("have no job token"));
+    EXPECT_THAT(launcher->err(), HasSubstr("without a job token"));
   }
 }
 
@@ -373,10 +373,10 @@ TEST_F(Machines, GiveUpOnOneThatDoesNotJoin) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(
       result.err,
-      HasSubstr("machine 2 did not come within 2 s; here: 0 (node0), 1 "
+      HasSubstr("machine 2 did not join within 2 s (joined: 0 (node0), 1 "
                 "(node1)"));
   EXPECT_EQ(second->wait(10s).exit_code, 1);
-  EXPECT_THAT(second->err(), HasSubstr("machine 2 did not come"));
+  EXPECT_THAT(second->err(), HasSubstr("machine 2 did not join"));
 }
 
 TEST_F(Machines, ReportAWrongPortOnBothSides) {
@@ -386,7 +386,7 @@ TEST_F(Machines, ReportAWrongPortOnBothSides) {
   auto first = launch(2, 0, "exit 0", {"--join_timeout", "2"});
   auto second = launch(2, 1, "exit 0", wrong);
   EXPECT_EQ(first->wait(10s).exit_code, 1);
-  EXPECT_THAT(first->err(), HasSubstr("machine 1 did not come"));
+  EXPECT_THAT(first->err(), HasSubstr("machine 1 did not join"));
   EXPECT_EQ(second->wait(10s).exit_code, 1);
   EXPECT_THAT(
       second->err(),
@@ -409,13 +409,13 @@ TEST_F(Machines, RestartWhenALostOneIsBack) {
   second->wait(10s);
   ASSERT_TRUE(eventually(
       [&] {
-        return first->err().find("for it to come back") != std::string::npos;
+        return first->err().find("for it to return") != std::string::npos;
       },
       20s));
   auto replacement = launch(2, 1, again, flags);
   const auto result = first->wait(40s);
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("machine 1 (node1) is back"));
+  EXPECT_THAT(result.err, HasSubstr("machine 1 (node1) has rejoined"));
   EXPECT_THAT(result.out, HasSubstr("r0 again"));
   EXPECT_EQ(replacement->wait(20s).exit_code, 0);
   EXPECT_THAT(replacement->out(), HasSubstr("r3 again"));
@@ -458,7 +458,7 @@ TEST_F(Machines, RejectADuplicateRankAndContinue) {
   for (auto* launcher : {first.get(), second.get(), third.get()}) {
     EXPECT_EQ(launcher->wait(10s).exit_code, 0) << launcher->err();
   }
-  EXPECT_THAT(first->err(), HasSubstr("refused a machine at 10.77.0.3"));
+  EXPECT_THAT(first->err(), HasSubstr("rejected a machine at 10.77.0.3"));
 }
 
 TEST_F(Machines, RejectADifferentConfiguration) {
@@ -468,7 +468,7 @@ TEST_F(Machines, RejectADifferentConfiguration) {
   EXPECT_EQ(second->wait(10s).exit_code, 2);
   EXPECT_THAT(
       second->err(),
-      HasSubstr("it has mixed_precision=bf16, machine 0 has "
+      HasSubstr("it has mixed_precision=bf16, but machine 0 has "
                 "mixed_precision=no"));
   EXPECT_EQ(first->wait(10s).exit_code, 1);
 }

@@ -236,7 +236,8 @@ TEST(Output, GoesToNewLogFilesIfTheOldAreDeleted) {
   for (const char* rank : {"rank_0", "rank_1"}) {
     EXPECT_THAT(
         job.err(),
-        HasSubstr(str_cat(rank, "/stdout.log was deleted; a new one begins")));
+        HasSubstr(
+            str_cat(rank, "/stdout.log was deleted; writing a new file")));
   }
 }
 
@@ -702,7 +703,7 @@ TEST(Logs, FollowNoLinkOfAnotherUser) {
   const auto result = run_process(
       {kProgram, "launch", "--num_processes", "2", "--log_dir", link, "true"});
   EXPECT_NE(result.exit_code, 0);
-  EXPECT_THAT(result.err, HasSubstr("is a link of another user"));
+  EXPECT_THAT(result.err, HasSubstr("is a link that belongs to another user"));
   EXPECT_TRUE(std::filesystem::is_empty(target));
   ASSERT_EQ(lchown(link.c_str(), 0, 0), 0);
   EXPECT_EQ(
@@ -746,7 +747,8 @@ TEST(Logs, FollowNoLinkCreatedMeanwhile) {
       open_own_folder(logs + "/run_" + std::to_string(num_made));
       ++num_made;
     } catch (const SystemError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("is a link of another user"));
+      EXPECT_THAT(
+          error.what(), HasSubstr("is a link that belongs to another user"));
       ++num_refused;
     }
   };
@@ -777,7 +779,7 @@ TEST(Parent, LosesNothingThatItHasNotMarked) {
          ": | " + kProgram + " launch --parent_folder " + given.string() +
              " --num_processes 2 true"});
     EXPECT_EQ(result.exit_code, 2);
-    EXPECT_THAT(result.err, HasSubstr("is not a folder of this user with"));
+    EXPECT_THAT(result.err, HasSubstr("is not a folder of this user that"));
   }
   EXPECT_TRUE(std::filesystem::exists(precious));
   EXPECT_TRUE(std::filesystem::exists(marked.path()));
@@ -848,7 +850,7 @@ TEST(Commands, DoctorNamesLibrariesThatAreNotFound) {
   ASSERT_EQ(made.exit_code, 0) << made.err;
   const auto finding = look_at_libraries(program);
   EXPECT_EQ(finding.verdict, Verdict::kBad);
-  EXPECT_EQ(finding.what, program + " does not find liblost.so");
+  EXPECT_EQ(finding.what, program + " cannot find liblost.so");
   EXPECT_EQ(look_at_libraries(kProgram).verdict, Verdict::kGood);
 }
 

@@ -90,7 +90,7 @@ TEST(Protocol, RefusesFramesThatAreTooLongBeforeTheyArrive) {
   reader.add(std::string("\0\0\x03\xE9", 4));
   EXPECT_THAT(
       [&] { reader.next(); },
-      ThrowsMessage<CommError>(HasSubstr("1001 bytes, at most 1000")));
+      ThrowsMessage<CommError>(HasSubstr("1001 bytes, but at most 1000")));
 }
 
 TEST(Protocol, RejectsInvalidMessages) {
@@ -100,7 +100,7 @@ TEST(Protocol, RejectsInvalidMessages) {
       {"GET / HTTP/1.1", "not a JSON object"},
       {"{}", "'type' is missing"},
       {R"({"type":"dance"})", "unknown type 'dance'"},
-      {R"({"type":7})", "'type' holds something else than text"},
+      {R"({"type":7})", "'type' contains something other than strings"},
       {"{\"type\":\"\\u001b[2J\"}", "unknown type '\\x1b[2J'"},
       {R"({"type":"proof","proof":"12"})", "'proof' is not 64 digits"},
       {R"({"type":"stop","signal":0,"is_to_restart":true})", "'signal'"},
@@ -109,7 +109,8 @@ TEST(Protocol, RejectsInvalidMessages) {
       {R"({"type":"stop","signal":15,"is_to_restart":true})", "'is_request'"},
       {R"({"type":"end","exit_code":-1,"summary":""})", "'exit_code'"},
       {R"({"type":"interrupted","signal":18446744073709551615})", "'signal'"},
-      {R"({"type":"signal","signal":9})", "signal 9 is none that is passed on"},
+      {R"({"type":"signal","signal":9})",
+       "signal 9 is not one that is forwarded"},
   };
   for (const auto& [payload, part] : cases) {
     EXPECT_THAT(
@@ -165,7 +166,7 @@ TEST(JobToken, IsRandomAndComesFromAPrivateFile) {
   std::filesystem::permissions(file, std::filesystem::perms(0644));
   EXPECT_THAT(
       [&] { find_token(env); },
-      ThrowsMessage<ConfigError>(HasSubstr("can be read by others")));
+      ThrowsMessage<ConfigError>(HasSubstr("is readable by other users")));
   std::filesystem::permissions(file, std::filesystem::perms(0600));
   EXPECT_EQ(find_token(env), "first line");
   folder.write("token", "");
@@ -234,7 +235,7 @@ TEST(Hosts, OrdersAreCompleteAndVariablesLackTheToken) {
   EXPECT_THAT(
       [&] { variables_to_pass_on(environment, {"WANDB_KEY"}); },
       ThrowsMessage<ConfigError>(
-          HasSubstr("--export WANDB_KEY, but that variable is not set")));
+          HasSubstr("--export names WANDB_KEY, which is not set")));
 }
 
 TEST(Hosts, AreReachedWithTheUsersOwnCommand) {

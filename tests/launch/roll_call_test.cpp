@@ -28,10 +28,10 @@ TEST(RollCall, RefusesEachDifferenceByName) {
   EXPECT_EQ(reason([](auto&) {}), "");
   EXPECT_THAT(
       reason([](auto& m) { m.version = "9.9.9"; }),
-      HasSubstr("it runs accelerate 9.9.9, machine 0 runs 0.1.0"));
+      HasSubstr("it runs accelerate 9.9.9, but machine 0 runs 0.1.0"));
   EXPECT_THAT(
       reason([](auto& m) { m.agreement["cpu"] = "yes"; }),
-      HasSubstr("it has cpu=yes, machine 0 has cpu=no"));
+      HasSubstr("it has cpu=yes, but machine 0 has cpu=no"));
   EXPECT_THAT(
       reason([](auto& m) { m.agreement.erase("cpu"); }),
       HasSubstr("cpu=nothing"));
@@ -68,7 +68,7 @@ TEST(RollCall, AcceptsEachMachineOnceAndAgainAfterItLeft) {
   smaller.num_local = 1;
   EXPECT_THAT(
       roll.take(smaller),
-      HasSubstr("it has 1 processes, machine 2 had 2 before"));
+      HasSubstr("it has 1 processes, but machine 2 had 2 before"));
   EXPECT_EQ(roll.take(hello(2)), "");
   EXPECT_TRUE(roll.is_complete());
 }

@@ -170,7 +170,7 @@ TEST_F(Ssh, StartsTheLauncherOfALostHostAgain) {
       result.err,
       AllOf(
           HasSubstr("machine 1 (node1) was lost"),
-          HasSubstr("machine 1 (node1) is back")));
+          HasSubstr("machine 1 (node1) has rejoined")));
   EXPECT_THAT(left(), IsEmpty());
 }
 

@@ -42,7 +42,7 @@ TEST_F(Token, IsRequiredIfOthersCouldJoin) {
   for (const char* address : {"10.0.0.1", "0.0.0.0", "no-such-name.invalid"}) {
     EXPECT_THAT(
         [&] { JobToken(machines(address), env(), 1s); },
-        ThrowsMessage<ConfigError>(HasSubstr("have no job token")))
+        ThrowsMessage<ConfigError>(HasSubstr("without a job token")))
         << address;
   }
   auto everywhere = machines("127.0.0.1");
@@ -72,7 +72,7 @@ TEST_F(Token, OfAClusterIsMadeByMachine0AndFoundByTheOthers) {
   EXPECT_FALSE(std::filesystem::exists(path));
   EXPECT_THAT(
       [&] { JobToken(second, env(), 0s); },
-      ThrowsMessage<ConfigError>(HasSubstr("left no token in")));
+      ThrowsMessage<ConfigError>(HasSubstr("did not write a token to")));
 }
 
 TEST_F(Token, OfAnotherUserIsNotTaken) {

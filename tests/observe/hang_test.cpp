@@ -322,7 +322,7 @@ class HangCases : public ::testing::TestWithParam<size_t> {
     }
     if (one().name == std::string("Slow")) {
       job.allow("go");
-      job.expect({"[[]hang[]] rank 0 no longer waits, after"});
+      job.expect({"[[]hang[]] rank 0 is no longer waiting, after"});
       job.allow("end");
       EXPECT_EQ(job.wait(), 0) << job.err();
     }
@@ -400,8 +400,8 @@ TEST(Hang, NamesARankThatWasStoppedOnAnotherHost) {
     GTEST_SKIP() << reason;
   }
   Job("StopLast", Place::kHosts)
-      .expect({"rank 1: process [0-9]+ on node1 does not answer: it has ended, "
-               "is stopped, or its machine cannot be reached"});
+      .expect({"rank 1: process [0-9]+ on node1 does not answer: it has exited "
+               "or is stopped, or its machine cannot be reached"});
 }
 
 TEST(Hang, NamesAStoppedRankThatHostsTheStore) {

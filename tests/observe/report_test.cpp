@@ -233,11 +233,11 @@ TEST(Hang, NamesRanksThatAreSilent) {
           HasSubstr("rank 1: process " + pid),
           HasSubstr("it is stopped; continue it with kill -CONT " + pid),
           HasSubstr("rank 2: process 7 on elsewhere does not answer: it has "
-                    "ended, is stopped, or its machine cannot be reached"),
-          HasSubstr("rank 3: has not said a word")));
+                    "exited or is stopped, or its machine cannot be reached"),
+          HasSubstr("rank 3: has not reported")));
   stopped.send(SIGKILL);
   ASSERT_TRUE(testing::eventually([&] {
-    return why_silent(stopped.pid()).find("has ended") != std::string::npos;
+    return why_silent(stopped.pid()).find("has exited") != std::string::npos;
   }));
 }
 
@@ -249,7 +249,7 @@ TEST(Hang, OfAllRanksIsTheNetworks) {
   EXPECT_THAT(
       describe_hang(reports, {}, 10),
       HasSubstr("[hang] Possible hang: ranks 0, 1 have waited 10.2 s in "
-                "barrier(); all ranks are there, so the network or a device "
+                "barrier(); all ranks have arrived, so the network or a device "
                 "does not respond, or a rank has skipped a step:\n"));
 }
 

@@ -755,8 +755,9 @@ TEST(Ddp, RejectsAParameterOfNoModelInAnOptimizer) {
       } else {
         EXPECT_THAT(
             train,
-            ThrowsMessage<UsageError>(HasSubstr(
-                "parameter 0 of 'optimizer_1' belongs to no prepared model")));
+            ThrowsMessage<UsageError>(
+                HasSubstr("Parameter 0 of 'optimizer_1' does not belong to a "
+                          "prepared model")));
       }
     });
   }

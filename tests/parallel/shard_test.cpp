@@ -940,12 +940,12 @@ TEST(Sharded, RefusesOptionsAndModelsThatDoNotFit) {
     EXPECT_THAT(
         [&] { Accelerator(options).prepare(Net()); },
         ThrowsMessage<UsageError>(
-            HasSubstr("The shard unit 'lairs.1' names no module")));
+            HasSubstr("The shard unit 'lairs.1' does not name a module")));
     options.shard = {.stage = ShardStage::kGradients, .ignored = {"lairs"}};
     EXPECT_THAT(
         [&] { Accelerator(options).prepare(Net()); },
         ThrowsMessage<UsageError>(
-            HasSubstr("The ignored module 'lairs' names no module")));
+            HasSubstr("The ignored module 'lairs' does not name a module")));
     options.shard = {
         .stage = ShardStage::kGradients, .reduce_dtype = Precision::kFp16};
     EXPECT_THAT(
@@ -974,7 +974,7 @@ TEST(Sharded, ChecksOptionsOfOneProcessToo) {
         ThrowsMessage<UsageError>(HasSubstr(text)));
   };
   options.shard = {.stage = ShardStage::kParameters, .units = {"lairs.1"}};
-  refusal("The shard unit 'lairs.1' names no module");
+  refusal("The shard unit 'lairs.1' does not name a module");
   options.shard = {.stage = ShardStage::kOptimizer, .min_unit_numbers = -1};
   refusal("min_unit_numbers -1");
   options.shard = {.stage = ShardStage::kParameters, .ignored = {"layers.1"}};

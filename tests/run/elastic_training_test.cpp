@@ -225,7 +225,7 @@ TEST_F(ElasticTraining, EndsWithMachineZeroInOneLine) {
       lines,
       ElementsAre(
           HasSubstr("is lost"),
-          HasSubstr("does not come back (Connection refused): the job is "
+          HasSubstr("did not return (Connection refused), so the job is "
                     "over; launch it again")));
   for (size_t machine = 0; machine < launchers_.size(); ++machine) {
     EXPECT_THAT(processes_with("TEST_MARK=" + mark(machine)), IsEmpty());

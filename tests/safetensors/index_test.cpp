@@ -149,7 +149,7 @@ TEST(SafetensorsIndex, SaysWhichOldFileItCannotRemove) {
     FAIL();
   } catch (const SystemError& error) {
     EXPECT_THAT(error.what(), HasSubstr("model-00001-of-00002.safetensors'"));
-    EXPECT_THAT(error.what(), HasSubstr("cannot be removed"));
+    EXPECT_THAT(error.what(), HasSubstr("cannot remove"));
   }
 }
 
@@ -216,9 +216,9 @@ TEST(SafetensorsIndex, SaysWhatAFolderLacks) {
     }
   };
   folder.write(kIndexName, R"({"weight_map":{"a":"f.safetensors"}})");
-  expect("names the file 'f.safetensors', which is not beside it");
+  expect("names the file 'f.safetensors', which is missing from its folder");
   write_file(folder.path() / "f.safetensors", {});
-  expect("puts tensor 'a' into 'f.safetensors', which does not have it");
+  expect("assigns tensor 'a' to 'f.safetensors', which does not contain it");
 }
 
 TEST(SafetensorsIndex, RoundTripsItsText) {

@@ -73,7 +73,7 @@ TEST(SafetensorsReader, NamesTheFileAndSomeTensorsIfATensorIsMissing) {
     FAIL();
   } catch (const TensorNotFoundError& error) {
     EXPECT_THAT(error.what(), HasSubstr("small.safetensors"));
-    EXPECT_THAT(error.what(), HasSubstr("no tensor 'Weight' among its 2"));
+    EXPECT_THAT(error.what(), HasSubstr("no tensor 'Weight' (it has 2 others"));
     EXPECT_THAT(error.what(), HasSubstr("'bias', 'weight'"));
   }
 }
@@ -223,7 +223,8 @@ TEST(SafetensorsReader, NamesFileTensorAndCauseInItsMessages) {
     EXPECT_THAT(error.what(), HasSubstr(path.string()));
     EXPECT_THAT(error.what(), HasSubstr("tensor 'layer.0'"));
     EXPECT_THAT(
-        error.what(), HasSubstr("8 bytes of data, but shape and F32 make 12"));
+        error.what(),
+        HasSubstr("8 bytes of data, but its shape and dtype F32 need 12"));
   }
 }
 

@@ -80,8 +80,8 @@ def tpu_pod_launcher(args: argparse.Namespace) -> None:
 
 def sagemaker_launcher(sagemaker_config: SageMakerConfig, args: argparse.Namespace) -> None:
     raise NotImplementedError(
-        "[launch] jobs are not submitted to SageMaker; give the training script of a job that "
-        "sagemaker's own estimator submits, and call `accelerate launch` there"
+        "[launch] Submitting jobs to SageMaker is not supported. Submit the job with sagemaker's "
+        "own estimator, and call `accelerate launch` in it"
     )
 
 

@@ -24,7 +24,7 @@ def tpu_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:
     else:
         parser = argparse.ArgumentParser("accelerate tpu-config", description=_DESCRIPTION)
     config = parser.add_argument_group("Config Arguments")
-    config.add_argument("--config_file", help="Take what is not given here from this file")
+    config.add_argument("--config_file", help="Read options that are not passed here from this file")
     config.add_argument("--tpu_name", help="Name of the TPU")
     config.add_argument("--tpu_zone", help="Zone of the TPU")
     pod = parser.add_argument_group("TPU Arguments")
@@ -35,7 +35,7 @@ def tpu_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:
     pod.add_argument(
         "--accelerate_version", default="latest", help="A version, latest, or dev (from GitHub)"
     )
-    pod.add_argument("--debug", action="store_true", help="Print the command, run nothing")
+    pod.add_argument("--debug", action="store_true", help="Print the command without running it")
     return parser
 
 
@@ -70,7 +70,7 @@ def _gcloud_command(args: argparse.Namespace) -> list[str]:
     if not commands:
         raise ValueError("You must specify either a command file or a command to run on the pod.")
     if not args.tpu_name or not args.tpu_zone:
-        raise ValueError("[tpu-config] the name or the zone is missing; give --tpu_name, --tpu_zone")
+        raise ValueError("[tpu-config] The name or the zone is missing. Pass --tpu_name and --tpu_zone")
     packages = {"dev": _SOURCE, "latest": "accelerate -U"}
     package = packages.get(args.accelerate_version, f"accelerate=={args.accelerate_version}")
     install = [f"pip install {package}"] if args.install_accelerate else []

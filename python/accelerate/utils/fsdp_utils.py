@@ -159,7 +159,7 @@ def load_fsdp_optimizer(
     names = _names_in(part)
     if [group["params"] for group in saved["param_groups"]] != names:
         raise UsageError(
-            f"[FSDP] {path} has other parameter groups than the optimizer. Create the same groups "
+            f"[FSDP] {path} and the optimizer have different parameter groups. Create the same groups "
             "before loading"
         )
     loaded = {key: value for key, value in part.items() if not key.startswith("state.")}

@@ -319,7 +319,7 @@ def set_module_tensor_to_device(
         return
     is_empty = torch.device(device).type == "meta"
     if old.device.type == "meta" and not is_empty and value is None:
-        raise ValueError(f"{name} is on the meta device, we need a `value` to put in on {device}.")
+        raise ValueError(f"{name} is on the meta device, so a `value` is needed to put it on {device}.")
     kind = type(module._parameters.get(name))
     if fp16_statistics is not None or kind.__name__ in _QUANTIZED:
         raise NotImplementedError(
@@ -437,7 +437,7 @@ def load_state_dict(
         )
     elif metadata["format"] != "pt":
         raise ValueError(
-            f"The checkpoint passed was saved with {metadata['format']}, we need a the pt format."
+            f"The checkpoint passed was saved with {metadata['format']}, but the pt format is needed."
         )
     tensors = _files.load_tensors(checkpoint_file)
     if device_map is None:

@@ -36,10 +36,9 @@ bool does_system_answer(int socket, const Patience& patience) {
 
 std::string describe_silence(int socket, const Patience& patience) {
   return does_system_answer(socket, patience)
-             ? "its system answers, its launcher does not; it is suspended or "
-               "overloaded"
-             : "nothing answers there; the machine is down, or the network "
-               "between is cut";
+             ? "its operating system answers, but its launcher does not: the "
+               "launcher is suspended or overloaded"
+             : "nothing answers: the machine or the network is down";
 }
 
 } // namespace
@@ -55,9 +54,9 @@ std::string silence_message(
       patience.notice.count() / 1000,
       " s: ",
       how,
-      "; waiting for ",
+      "; giving up after ",
       patience.limit.count() / 1000,
-      " s in all (--heartbeat_seconds)");
+      " s of silence (--heartbeat_seconds)");
 }
 
 std::string return_message(
@@ -160,7 +159,7 @@ void Connection::read_some() {
       }
     }
   } catch (const CommError& error) {
-    fail(str_cat("brought something that is no message: ", error.what()));
+    fail(str_cat("sent something that is not a message: ", error.what()));
   }
 }
 
@@ -171,8 +170,8 @@ Message Connection::open_frame(const std::string& payload) {
   const auto opened = incoming_->open(payload);
   if (!opened) {
     throw CommError(
-        "[launch] a frame was changed, repeated or left out on the way; is "
-        "somebody between the machines?");
+        "[launch] a frame was changed, repeated or dropped on the way; is "
+        "someone tampering with the network?");
   }
   return decode_payload(*opened);
 }

@@ -107,10 +107,10 @@ void ControlClient::take_proof(const Message& message) {
       close();
       callbacks_.lost(
           str_cat(
-              "[launch] whoever answers at ",
+              "[launch] the program at ",
               place(),
-              " does not know the job token; is another job's machine 0 "
-              "there?"),
+              " does not know the job token; does it belong to another "
+              "job?"),
           false);
     } else {
       callbacks_.received(RefusedMessage{step.refusal});
@@ -150,9 +150,9 @@ void ControlClient::failed(const std::string& why) {
         str_cat(
             "[launch] machine 0 (",
             place(),
-            ") does not come back (",
+            ") did not return (",
             why,
-            "): the job is over; launch it again"),
+            "), so the job is over; launch it again"),
         false);
     return;
   }

@@ -172,7 +172,7 @@ void ControlServer::drop_silent(const HelloMessage& hello) {
       });
   if (old != peers_.end()) {
     old->connection->close();
-    closed(old, "fell silent, and a new launcher came from that machine");
+    closed(old, "went silent, and a new launcher connected from that machine");
   }
 }
 
@@ -200,8 +200,8 @@ void ControlServer::refuse(PeerPlace peer, const std::string& reason) {
   peer->connection->send(RefusedMessage{reason});
   // It disconnects itself, or its time limit is nearly over.
   if (++num_refusals_ <= kMaxRefusalLines) {
-    callbacks_.say(
-        str_cat("[launch] refused a machine at ", peer->address, ": ", reason));
+    callbacks_.say(str_cat(
+        "[launch] rejected a machine at ", peer->address, ": ", reason));
   }
 }
 
@@ -221,9 +221,9 @@ void ControlServer::closed(PeerPlace peer, const std::string& why) {
   }
   if (!peer->is_refused && ++num_refusals_ <= kMaxRefusalLines) {
     callbacks_.say(str_cat(
-        "[launch] a stranger at ",
+        "[launch] dropped an unknown program at ",
         peer->address,
-        " was sent away: the connection ",
+        ": the connection ",
         why));
   }
   remove_soon(peer);

@@ -88,7 +88,7 @@ Finding look_at_interface(const std::string& address, const EnvLookup& env) {
   if (chosen.empty()) {
     return {
         Verdict::kBad,
-        str_cat("no interface leads to ", address),
+        str_cat("no network interface has a route to ", address),
         "bring the network interface up, or correct the route"};
   }
   return {Verdict::kGood, str_cat("interface ", chosen, " leads to ", address)};
@@ -346,7 +346,7 @@ Finding look_at_libraries(const std::string& program) {
   }
   return {
       Verdict::kBad,
-      str_cat(program, " does not find ", missing),
+      str_cat(program, " cannot find ", missing),
       "reinstall the torch that accelerate was built with, or add its lib "
       "folder to LD_LIBRARY_PATH"};
 }

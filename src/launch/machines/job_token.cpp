@@ -42,9 +42,9 @@ std::string find_token(const EnvLookup& env) {
           variables::kJobToken,
           " has ",
           token->size(),
-          " bytes, at most ",
+          " bytes, but at most ",
           kMaxTokenBytes,
-          " are used; shorten it"));
+          " are allowed; shorten it"));
     }
     return *token;
   }
@@ -59,9 +59,9 @@ std::string find_token(const EnvLookup& env) {
         variables::kJobTokenFile,
         "=",
         *file,
-        " can be read by others; run `chmod 600 ",
+        " is readable by other users; run `chmod 600 ",
         *file,
-        "` and make a new token"));
+        "` and create a new token"));
   }
   std::string token = read_small_file(*file, variables::kJobTokenFile);
   token = token.substr(0, token.find('\n'));
@@ -92,10 +92,10 @@ JobToken::JobToken(
     throw ConfigError(str_cat(
         "[launch] ",
         placement.num_machines,
-        " machines that connect to ",
+        " machines connect to ",
         placement.meeting_point.address,
-        " have no job token: whoever reaches that port could join; set the "
-        "same ",
+        " without a job token, so anyone who reaches that port could "
+        "join; set the same ",
         variables::kJobToken,
         " on every machine, for example from `openssl rand -hex 32`"));
   }

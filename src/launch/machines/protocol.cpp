@@ -82,7 +82,7 @@ class ObjectReader {
   std::vector<std::string> lines(const char* name) const {
     const json& value = member(name);
     if (!value.is_array() || value.size() > kMaxLines) {
-      refuse(str_cat("'", name, "' is not a short list"));
+      refuse(str_cat("'", name, "' is not a list, or is too long"));
     }
     std::vector<std::string> result;
     for (const auto& line : value) {
@@ -94,7 +94,7 @@ class ObjectReader {
   std::map<std::string, std::string> texts(const char* name) const {
     const json& value = member(name);
     if (!value.is_object() || value.size() > kMaxLines) {
-      refuse(str_cat("'", name, "' is not a small table"));
+      refuse(str_cat("'", name, "' is not an object, or is too long"));
     }
     std::map<std::string, std::string> result;
     for (const auto& [key, entry] : value.items()) {
@@ -111,7 +111,7 @@ class ObjectReader {
       size_t limit,
       LineEnds line_ends) {
     if (!value.is_string()) {
-      refuse(str_cat("'", name, "' holds something else than text"));
+      refuse(str_cat("'", name, "' contains something other than strings"));
     }
     const auto& text = value.get_ref<const std::string&>();
     return shortened(printable(text, line_ends), limit);
@@ -144,11 +144,11 @@ std::string dump_to_fit(json object) {
       object["summary"] = shortened(summary, summary.size() / 2);
     } else {
       throw CommError(str_cat(
-          "[launch] a message of ",
+          "[launch] a message to another machine has ",
           text.size(),
-          " bytes to another machine, at most ",
+          " bytes, but at most ",
           kMaxFrameBytes,
-          " allowed; shorten the program's arguments"));
+          " are allowed; shorten the program's arguments"));
     }
   }
 }
@@ -294,7 +294,7 @@ Message read_failed(const ObjectReader& in) {
 Message read_signal(const ObjectReader& in) {
   const int signal = in.number("signal", 1, SIGRTMAX);
   if (signal != SIGUSR1 && signal != SIGUSR2) {
-    refuse(str_cat("signal ", signal, " is none that is passed on"));
+    refuse(str_cat("signal ", signal, " is not one that is forwarded"));
   }
   return SignalMessage{signal};
 }
@@ -391,8 +391,8 @@ std::optional<std::string> FrameReader::next() {
         size << 8 | static_cast<unsigned char>(bytes_[static_cast<size_t>(i)]);
   }
   if (size == 0 || size > limit_) {
-    refuse(
-        str_cat("a frame of ", size, " bytes, at most ", limit_, " allowed"));
+    refuse(str_cat(
+        "a frame has ", size, " bytes, but at most ", limit_, " are allowed"));
   }
   if (bytes_.size() < 4 + size) {
     return std::nullopt;

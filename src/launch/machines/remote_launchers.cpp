@@ -20,7 +20,8 @@ constexpr std::chrono::milliseconds kLaunchersLimit{2000};
 std::pair<UniqueFile, UniqueFile> make_input(const std::string& order) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-    throw SystemError(str_cat("[launch] socketpair: ", std::strerror(errno)));
+    throw SystemError(
+        str_cat("[launch] cannot create a socket: ", std::strerror(errno)));
   }
   UniqueFile ours(ends[0]);
   UniqueFile theirs(ends[1]);

@@ -63,7 +63,7 @@ std::string RollCall::reason_to_refuse(const HelloMessage& hello) const {
     return str_cat(
         "it runs accelerate ",
         hello.version,
-        ", machine 0 runs ",
+        ", but machine 0 runs ",
         tells_values_ ? own.version : "another version",
         "; install the same version on every machine");
   }
@@ -74,14 +74,14 @@ std::string RollCall::reason_to_refuse(const HelloMessage& hello) const {
     return str_cat(
         "all ",
         entries_.size(),
-        " machines that --num_machines allows are here");
+        " machines that --num_machines allows have joined");
   }
   const auto machine = static_cast<size_t>(hello.machine_rank);
   if (machine >= entries_.size() || machine == 0) {
     return str_cat(
         "its --machine_rank is ",
         hello.machine_rank,
-        ", but the others than machine 0 are 1 to ",
+        ", but machines other than 0 have ranks 1 to ",
         entries_.size() - 1);
   }
   const auto& known = entries_[machine];
@@ -97,11 +97,11 @@ std::string RollCall::reason_to_refuse(const HelloMessage& hello) const {
     return str_cat(
         "it has ",
         hello.num_local,
-        " processes, machine ",
+        " processes, but machine ",
         machine,
         " had ",
         known->num_local,
-        " before; a run starts again at the size that it had");
+        " before; a run restarts at the same size");
   }
   return {};
 }
@@ -115,7 +115,7 @@ std::string RollCall::first_difference(const HelloMessage& hello) const {
           name,
           "=",
           found == hello.agreement.end() ? "nothing" : found->second,
-          ", machine 0 has ",
+          ", but machine 0 has ",
           tells_values_ ? name + "=" + value : "another value",
           "; use the same configuration on every machine");
     }

@@ -50,7 +50,7 @@ Place place_of(const std::string& address, int port) {
         " of this machine ",
         port_problem(port, cause),
         "; ",
-        cause == EADDRINUSE ? "end it, or give" : "give",
+        cause == EADDRINUSE ? "stop it, or pass" : "pass",
         " every machine another --main_process_port"));
   }
   throw ConfigError(str_cat(
@@ -60,8 +60,8 @@ Place place_of(const std::string& address, int port) {
       port,
       " (",
       std::strerror(cause),
-      "); --main_process_ip must be an address of machine 0 as the other "
-      "machines see it"));
+      "); set --main_process_ip to an address of machine 0 that the other "
+      "machines can reach"));
 }
 
 } // namespace

@@ -32,14 +32,15 @@ bool is_own(const struct stat& facts) {
   throw ConfigError(str_cat(
       "[launch] ",
       path.string(),
-      " is another user's, or open to others; remove it, or set the same ",
+      " belongs to another user, or others can read it; remove it, or set "
+      "the same ",
       variables::kJobToken,
       " on every machine"));
 }
 
 [[noreturn]] void fail(const fs::path& path) {
   throw SystemError(str_cat(
-      "[launch] the job's token cannot be written to ",
+      "[launch] cannot write the job token to ",
       path.string(),
       " (",
       std::strerror(errno),
@@ -123,14 +124,14 @@ std::string await_token(const fs::path& path, std::chrono::seconds limit) {
     }
     if (std::chrono::steady_clock::now() > end) {
       throw ConfigError(str_cat(
-          "[launch] machine 0 left no token in ",
+          "[launch] machine 0 did not write a token to ",
           path.string(),
           " within ",
           limit.count(),
-          " s; has it started, and do the machines share the home folder? "
-          "Else set the same ",
+          " s. Check that it has started and that the machines share the "
+          "home folder, or set the same ",
           variables::kJobToken,
-          " for all (srun passes it on, mpirun with -x)"));
+          " on all of them (srun forwards it, mpirun with -x)"));
     }
     std::this_thread::sleep_for(kTokenLook);
   }

@@ -25,7 +25,7 @@ constexpr size_t kMaxHosts = 4096;
       printable(word),
       "' is not ",
       expected,
-      "; write a line as `HOST slots=N`"));
+      "; write each line as `HOST slots=N`"));
 }
 
 std::optional<HostEntry> read_line(std::string line, const std::string& place) {

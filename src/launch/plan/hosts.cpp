@@ -108,7 +108,7 @@ JoinOrder decode_join_order(const std::string& line) {
     return order;
   } catch (const json::exception& error) {
     throw ConfigError(str_cat(
-        "[launch] what came over ssh is not a launch order (",
+        "[launch] the data received over ssh is not a launch order (",
         error.what(),
         "); is the same version of accelerate installed on every host?"));
   }
@@ -137,9 +137,9 @@ std::map<std::string, std::string> variables_to_pass_on(
   }
   if (!missing.empty()) {
     throw ConfigError(str_cat(
-        "[launch] --export ",
+        "[launch] --export names ",
         *missing.begin(),
-        ", but that variable is not set here; set it, or leave it out"));
+        ", which is not set here; set it, or leave it out"));
   }
   return passed;
 }

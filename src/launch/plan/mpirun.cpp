@@ -34,7 +34,7 @@ ChildCommand under_mpirun(
     const std::string& version) {
   if (version.empty()) {
     throw ConfigError(
-        "[launch] --mpirun_hostfile, but there is no mpirun on the PATH; "
+        "[launch] --mpirun_hostfile needs mpirun, which is not on the PATH; "
         "install Open MPI or MPICH");
   }
   if (!config.num_processes) {

@@ -87,9 +87,9 @@ void check_in_place(const ResolvedConfig& config, const Placement& placement) {
   if (config.kind_of("num_processes") == SourceKind::kFlag && wanted &&
       *wanted != environment.topology.world_size) {
     throw ConfigError(str_cat(
-        "[launch] --num_processes ",
+        "[launch] --num_processes is ",
         *wanted,
-        " but ",
+        ", but ",
         environment.starter_name(),
         " has started ",
         environment.topology.world_size,

@@ -59,7 +59,7 @@ std::vector<std::string> shell_words(const std::string& text) {
         "[launch] '",
         text,
         "' is not a command: ",
-        quote != 0 ? "a quote stays open" : "it has no word",
+        quote != 0 ? "a quote is not closed" : "it is empty",
         "; correct ",
         variables::kSshCommand));
   }

@@ -23,7 +23,7 @@ namespace {
   throw SystemError(str_cat(
       "[launch] --contain needs ",
       what,
-      ", which this system refuses (",
+      ", which this system does not allow (",
       std::strerror(errno),
       "); launch without --contain"));
 }

@@ -76,7 +76,8 @@ void EventLoop::call_ready_files() {
     if (errno == EINTR) {
       return;
     }
-    throw SystemError(str_cat("[launch] poll: ", std::strerror(errno)));
+    throw SystemError(
+        str_cat("[launch] cannot wait for events: ", std::strerror(errno)));
   }
   for (size_t i = 0; i < files.size() && !is_stopped_; ++i) {
     // An earlier callback may have closed this file and opened another one with

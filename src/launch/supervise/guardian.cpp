@@ -76,9 +76,9 @@ int run_guarded(
   // A suspended supervisor must not block its guardian.
   if (pipe2(pipe_ends, O_CLOEXEC | O_NONBLOCK) != 0) {
     throw SystemError(str_cat(
-        "[launch] pipe: ",
+        "[launch] cannot create a pipe (",
         std::strerror(errno),
-        "; raise the limit on open files (ulimit -n)"));
+        "); raise the limit on open files (ulimit -n)"));
   }
   UniqueFile lifeline(pipe_ends[0]);
   UniqueFile own_end(pipe_ends[1]);
@@ -106,7 +106,7 @@ int run_guarded(
   const int status = watch_child(child, signals, own_end);
   kill_all_descendants(kKillLimitMs);
   if (WIFSIGNALED(status)) {
-    std::cerr << "[launch] the supervisor process was ended by signal "
+    std::cerr << "[launch] the supervisor process was killed by signal "
               << WTERMSIG(status) << " (" << strsignal(WTERMSIG(status))
               << "); every worker was killed\n";
     return 128 + WTERMSIG(status);

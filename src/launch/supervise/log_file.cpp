@@ -97,7 +97,7 @@ void LogFile::replace_deleted() {
     open(folder);
     if (file_) {
       say_(str_cat(
-          "[launch] ", path_.string(), " was deleted; a new one begins"));
+          "[launch] ", path_.string(), " was deleted; writing a new file"));
       return;
     }
     file_ = std::move(old);
@@ -108,7 +108,7 @@ void LogFile::replace_deleted() {
     say_(str_cat(
         "[launch] ",
         path_.string(),
-        " was deleted and cannot be made again: its lines are lost"));
+        " was deleted and cannot be created again, so its lines are lost"));
   }
 }
 
@@ -144,7 +144,7 @@ void LogFile::append(std::string_view text) {
             std::strerror(errno),
             "): its lines are lost until there is space; ",
             errno == EFBIG ? "raise the limit on file sizes (ulimit -f)"
-                           : "make some"));
+                           : "free some"));
       }
       num_lost_here_ = static_cast<int64_t>(text.size());
       num_lost_ += num_lost_here_;

@@ -84,9 +84,9 @@ StreamEnds make_pipe() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
     throw SystemError(str_cat(
-        "[launch] pipe: ",
+        "[launch] cannot create a pipe (",
         std::strerror(errno),
-        "; raise the limit on open files (ulimit -n)"));
+        "); raise the limit on open files (ulimit -n)"));
   }
   return {UniqueFile(ends[0]), UniqueFile(ends[1])};
 }

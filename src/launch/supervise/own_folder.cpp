@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 [[noreturn]] void refuse(const fs::path& folder, int cause) {
   throw SystemError(str_cat(
-      "[launch] cannot make the folder ",
+      "[launch] cannot create the folder ",
       printable(folder.string()),
       " (",
       std::strerror(cause),
@@ -53,8 +53,8 @@ void check_owner(const fs::path& link, const struct stat& facts) {
     throw SystemError(str_cat(
         "[launch] ",
         printable(link.string()),
-        " is a link of another user, who could lead the logs to any file of "
-        "yours; give --log_dir a folder of your own"));
+        " is a link that belongs to another user, who could redirect the "
+        "logs to any of your files; pass --log_dir a folder of your own"));
   }
 }
 
@@ -63,7 +63,7 @@ void check_owner(const fs::path& link, const struct stat& facts) {
 const char* way_out_for_logs(int cause) {
   return cause == EMFILE || cause == ENFILE
              ? "raise the limit on open files (ulimit -n)"
-             : "give --log_dir a folder that you can write to";
+             : "pass --log_dir a folder that you can write to";
 }
 
 UniqueFile open_own_folder(const fs::path& path) {

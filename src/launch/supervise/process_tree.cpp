@@ -66,7 +66,7 @@ std::string read_proc(pid_t pid, const char* name) {
     throw SystemError(str_cat(
         "[launch] cannot read /proc (",
         std::strerror(errno),
-        "); it is needed to end workers"));
+        "), which the launcher needs to stop workers"));
   }
   char text[4096];
   const auto size = file ? read(file.get(), text, sizeof(text)) : 0;
@@ -86,7 +86,7 @@ std::multimap<pid_t, pid_t> children_by_parent() {
     throw SystemError(str_cat(
         "[launch] cannot read /proc (",
         std::strerror(errno),
-        "); mount it, it is needed to end workers"));
+        "), which the launcher needs to stop workers; mount it"));
   }
   rewinddir(folder);
   while (const dirent* entry = readdir(folder)) {

@@ -40,9 +40,9 @@ SignalFileGuard::SignalFileGuard() {
     const int cause = errno;
     sigprocmask(SIG_SETMASK, &old_mask_, nullptr);
     throw SystemError(str_cat(
-        "[launch] signalfd: ",
+        "[launch] cannot wait for signals (",
         std::strerror(cause),
-        "; raise the limit on open files (ulimit -n)"));
+        "); raise the limit on open files (ulimit -n)"));
   }
 }
 

@@ -52,9 +52,9 @@ SignalWitness::SignalWitness(
   int ends[2];
   if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
     throw SystemError(str_cat(
-        "[launch] pipe: ",
+        "[launch] cannot create a pipe (",
         std::strerror(errno),
-        "; raise the limit on open files (ulimit -n)"));
+        "); raise the limit on open files (ulimit -n)"));
   }
   reports_ = UniqueFile(ends[0]);
   const UniqueFile childs_end(ends[1]);

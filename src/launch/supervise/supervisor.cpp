@@ -295,11 +295,11 @@ void Supervisor::stop(
       }
       if (!ranks.empty()) {
         output_.say(str_cat(
-            "[launch] no handler for SIGTERM yet in rank ",
-            ranks,
-            ": waiting up to ",
+            "[launch] waiting up to ",
             std::chrono::duration<double>(grace_).count() / 2,
-            " s for one. Send SIGTERM again to end the job at once"));
+            " s for a SIGTERM handler in rank ",
+            ranks,
+            ". Send SIGTERM again to stop the job immediately"));
       }
     }
     signal_everything(signal, told);
@@ -417,7 +417,7 @@ void Supervisor::kill_after(std::chrono::milliseconds grace) {
     kill_timer_ = 0;
     if (is_stopping() && !is_sweeping_) {
       output_.say(str_cat(
-          "[launch] killing processes that still run after ",
+          "[launch] killing processes that are still running after ",
           grace.count() / 1000,
           " s"));
     }
@@ -452,7 +452,7 @@ void Supervisor::give_up() {
   }
   if (!names.empty()) {
     output_.say(str_cat(
-        "[launch] these processes do not end even with SIGKILL: ",
+        "[launch] these processes survive SIGKILL: ",
         names,
         ". They are blocked in the kernel: check its log (dmesg) and the "
         "disks"));

@@ -12,7 +12,7 @@ from accelerate._placeholders import placeholders_for
 from accelerate.commands import _program
 from accelerate.commands.config.config_args import BaseConfig, load_config_from_file
 
-description = "Asks how to train here and writes the configuration file"
+description = "Choose processes, GPUs and precision, and save them to a file"
 
 
 def get_user_input() -> BaseConfig:

@@ -122,7 +122,7 @@ class BaseConfig:
         try:
             config = cls(**{key: value for key, value in values.items() if key in known})
         except TypeError as error:
-            raise ValueError(f"[{path}] {error}; add what is missing") from None
+            raise ValueError(f"[{path}] {error}; add the missing keys") from None
         vars(config).update({key: value for key, value in values.items() if key not in known})
         return config
 

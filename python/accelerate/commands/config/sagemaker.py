@@ -10,8 +10,8 @@ from accelerate._placeholders import placeholders_for
 
 def get_sagemaker_input() -> NoReturn:
     raise NotImplementedError(
-        "[config] jobs are not submitted to SageMaker: there is nothing to ask for; a file that "
-        "the original wrote is read by load_config_from_file()"
+        "[config] Submitting jobs to SageMaker is not supported, so there is nothing to configure. "
+        "load_config_from_file() reads existing files"
     )
 
 
