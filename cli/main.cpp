@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <streambuf>
 #include <string>
@@ -84,6 +85,15 @@ std::string explain_unknown_command(
           command.module,
           "`");
     }
+  }
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(name, ignored)) {
+    return accelerate::str_cat(
+        "'",
+        name,
+        "' is a file, not a command; did you mean `accelerate launch ",
+        name,
+        "`?");
   }
   const std::string nearest = accelerate::nearest_name(name, names);
   return accelerate::str_cat(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 import numbers
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ._launch_child import LaunchError, run_on_workers
@@ -51,6 +51,7 @@ def notebook_launcher(
     machine 0 and the same `use_port`; `num_processes` counts one machine. Machine 0 returns the
     value. Guide: docs/guide_python.md, "Notebooks".
     """
+    _check_call(_WHERE, function, args)
     _accept_only("rdzv_id", rdzv_id, "none")
     _accept_only("log_line_prefix_template", log_line_prefix_template, None)
     precision = _check_precision(mixed_precision)
@@ -81,6 +82,7 @@ def debug_launcher(
 
     As `notebook_launcher`, but never on a GPU, in this process or in mixed precision.
     """
+    _check_call("debug_launcher", function, args)
     flags = ["--num_processes", str(num_processes), "--cpu", "--mixed_precision", "no"]
     flags += _machine_flags(num_nodes=1)
     return run_on_workers("debug_launcher", function, args, flags)
@@ -113,6 +115,16 @@ class PrepareForLaunch:
             os.environ.update(LOCAL_RANK=str(index), RANK=str(first + index))
         os.environ["FORK_LAUNCHED"] = "1"
         self.launcher(*args)
+
+
+def _check_call(where: str, function: Any, args: Any) -> None:
+    if not callable(function):
+        raise TypeError(
+            f"[{where}] function is {function!r}, expected a function. Pass the function itself, "
+            "without calling it"
+        )
+    if not isinstance(args, Iterable) or isinstance(args, (str, bytes)):
+        raise TypeError(f"[{where}] args is {args!r}, expected a tuple. Pass args=({args!r},)")
 
 
 def _accept_only(name: str, value: Any, usual: Any) -> None:

@@ -481,6 +481,20 @@ def test_a_setting_that_cannot_be_followed_is_named(setting, value):
         notebook_launcher(print, **{setting: value})
 
 
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        ((7,), "function is 7, expected a function. Pass the function itself, without calling it"),
+        ((print, 3), r"args is 3, expected a tuple. Pass args=\(3,\)"),
+        ((print, "ab"), r"args is 'ab', expected a tuple. Pass args=\('ab',\)"),
+    ],
+)
+@pytest.mark.parametrize("launcher", [notebook_launcher, debug_launcher])
+def test_a_call_instead_of_a_function_and_its_arguments_is_named(launcher, arguments, said):
+    with pytest.raises(TypeError, match=rf"^\[{launcher.__name__}\] {said}$"):
+        launcher(*arguments)
+
+
 def test_what_the_program_refuses_is_raised_in_its_words(monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_CPU", "1")
     with pytest.raises(LaunchError, match="--main_process_port must be a whole number"):
@@ -491,7 +505,7 @@ def test_a_missing_program_is_said_in_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(_launch_child, "__file__", str(tmp_path / "lib" / "accelerate" / "x.py"))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="the program `accelerate` is neither beside"):
+    with pytest.raises(FileNotFoundError, match="the command `accelerate` is neither next to"):
         debug_launcher(print)
 
 

@@ -29,13 +29,15 @@ int count_gpus() {
   return static_cast<int>(usable_gpus(gpu_kinds(), system_env).gpus.size());
 }
 
-std::shared_ptr<std::string> add_file_option(
+/// Of `config` and its commands: the file may be named before or after them.
+using FileName = std::shared_ptr<std::string>;
+
+void add_file_option(
     CLI::App& command,
+    const FileName& file,
     const std::string& help) {
-  auto file = std::make_shared<std::string>();
   command.add_option(flag_spellings("config_file", 0), *file, help)
       ->type_name("FILE");
-  return file;
 }
 
 fs::path path_or_default(const std::string& path) {
@@ -67,7 +69,7 @@ std::optional<LaunchConfig> present_config(
     return values_of(read_config_file(path));
   } catch (const ConfigError& error) {
     prompter.say(str_cat(
-        "The present file cannot be read, so the questions start from the "
+        "The existing file cannot be read, so the questions start from the "
         "defaults: ",
         error.what()));
     return std::nullopt;
@@ -102,10 +104,10 @@ int ask_and_write(const std::string& file) {
   }
 }
 
-void add_default(CLI::App& config) {
+void add_default(CLI::App& config, const FileName& file) {
   CLI::App* command = config.add_subcommand(
       "default", "Write a configuration for this machine without asking");
-  auto file = add_file_option(*command, "File to write");
+  add_file_option(*command, file, "File to write");
   auto precision = std::make_shared<std::string>("no");
   command
       ->add_option(
@@ -128,10 +130,10 @@ void add_default(CLI::App& config) {
   });
 }
 
-void add_update(CLI::App& config) {
+void add_update(CLI::App& config, const FileName& file) {
   CLI::App* command = config.add_subcommand(
       "update", "Convert a file of an older version to the current format");
-  auto file = add_file_option(*command, "File to update");
+  add_file_option(*command, file, "File to update");
   command->callback([file] {
     const fs::path path = path_or_default(*file);
     write_config_file(
@@ -173,9 +175,10 @@ void add_config_command(CLI::App& app, int& exit_code) {
       "config",
       "Choose processes, GPUs and precision, and save them to a file");
   command->group(kTrainCommands);
-  auto file = add_file_option(*command, "File to write");
-  add_default(*command);
-  add_update(*command);
+  auto file = std::make_shared<std::string>();
+  add_file_option(*command, file, "File to write");
+  add_default(*command, file);
+  add_update(*command, file);
   add_show(*command);
   command->add_subcommand("options-markdown", "Prints docs/options.md")
       ->group("")

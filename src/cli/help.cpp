@@ -281,6 +281,16 @@ std::vector<std::string> option_names(const CLI::App& command) {
   return names;
 }
 
+std::vector<std::string> command_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) {
+    if (!command->get_group().empty()) {
+      names.push_back(command->get_name());
+    }
+  }
+  return names;
+}
+
 } // namespace
 
 void use_readable_help(CLI::App& app) {
@@ -305,7 +315,12 @@ std::string explain_parse_error(
     const auto extras = owner->remaining();
     const std::string first = extras.empty() ? "" : extras.front();
     if (!first.starts_with('-')) {
-      return str_cat("unexpected argument '", first, "'; ", help);
+      const std::string meant = nearest_name(first, command_names(*owner));
+      return str_cat(
+          "unexpected argument '",
+          first,
+          "'; ",
+          meant.empty() ? help : "did you mean '" + meant + "'?");
     }
     const std::string nearest =
         nearest_name(first.substr(0, first.find('=')), option_names(command));

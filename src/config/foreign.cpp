@@ -111,6 +111,13 @@ constexpr NamedAdvice kFlags[] = {
     {"mps", kDevice},
     {"fp16", "This flag was removed. Use --mixed_precision fp16"},
     {"num_gpus", "This flag was removed. Use --num_processes"},
+    {"nproc_per_node",
+     "This is torchrun's option. Use --num_processes, the total over all "
+     "machines"},
+    {"nnodes", "This is torchrun's option. Use --num_machines"},
+    {"node_rank", "This is torchrun's option. Use --machine_rank"},
+    {"master_addr", "This is torchrun's option. Use --main_process_ip"},
+    {"master_port", "This is torchrun's option. Use --main_process_port"},
 };
 
 } // namespace

@@ -30,13 +30,18 @@ std::string nearest_name(
     std::string_view name,
     const std::vector<std::string>& candidates) {
   constexpr size_t kLongestName = 100;
+  constexpr size_t kShortestStart = 4;
   if (name.size() > kLongestName) {
     return {};
   }
   std::string best;
   int best_distance = 1 + static_cast<int>(name.size()) / 3;
   for (const std::string& candidate : candidates) {
-    const int distance = edit_distance(name, candidate);
+    // A name that was cut off is nearer than any misspelling.
+    const bool is_start = name.size() >= kShortestStart &&
+                          candidate.size() > name.size() &&
+                          candidate.starts_with(name);
+    const int distance = is_start ? 1 : edit_distance(name, candidate);
     if (distance < best_distance ||
         (distance == best_distance && best.empty())) {
       best = candidate;

@@ -200,6 +200,19 @@ TEST(Mistakes, GetOneSentenceWithAnAction) {
       {"watch --port", "--port needs a value; see `accelerate watch --help`"},
       {"new", "`accelerate new` needs FOLDER; see `accelerate new --help`"},
       {"new a --language rust", "--language must be cpp or python, not 'rust'"},
+      {"launch --config x.yaml train.py",
+       "[launch] unknown option '--config'; did you mean '--config_file'?"},
+      {"launch --nproc_per_node 2 train.py",
+       "[launch] --nproc_per_node: This is torchrun's option. Use "
+       "--num_processes, the total over all machines"},
+      {"config defualt",
+       "unexpected argument 'defualt'; did you mean "
+       "'default'?"},
+      {bad.string(),
+       "'" + bad.string() +
+           "' is a file, not a command; did you mean "
+           "`accelerate launch " +
+           bad.string() + "`?"},
       {"env more", "unexpected argument 'more'; see `accelerate env --help`"},
       {"estimate-memory m --dtypes half",
        "--dtypes must be float32, float16, int8 or int4, not 'half'"},

@@ -75,6 +75,14 @@ TEST_F(ConfigCommand, UpdateBringsAnOldFileUpToDate) {
   EXPECT_EQ(read_file(path), text);
 }
 
+TEST_F(ConfigCommand, TakesTheFileBeforeItsCommandToo) {
+  const std::string path = folder_.path() / "mine.yaml";
+  const auto result = run({"--config_file", path, "default"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(std::filesystem::exists(path));
+  EXPECT_FALSE(std::filesystem::exists(file()));
+}
+
 TEST_F(ConfigCommand, UpdateNeedsAFile) {
   const auto result = run({"update"});
   EXPECT_EQ(result.exit_code, 2);

@@ -19,6 +19,13 @@ TEST(NearestName, IsTheOneWithTheFewestChanges) {
   EXPECT_EQ(nearest_name("tea", {"seat", "tee", "quiet"}), "tee");
 }
 
+TEST(NearestName, PrefersTheRestOfANameThatWasCutOff) {
+  EXPECT_EQ(nearest_name("config", {"contain", "config_file"}), "config_file");
+  EXPECT_EQ(
+      nearest_name("main", {"main_process_ip", "mean"}), "main_process_ip");
+  EXPECT_EQ(nearest_name("te", {"timestamps", "tee"}), "tee");
+}
+
 TEST(NearestName, IsEmptyWhereNothingIsNear) {
   EXPECT_EQ(nearest_name("banana", {"num_processes", "cpu"}), "");
   EXPECT_EQ(nearest_name(std::string(100000, 'x'), {"cpu"}), "");

@@ -138,6 +138,22 @@ TEST(Launch, SuggestsTheScriptThatWasMeant) {
   EXPECT_THAT(run_in(folder, "other.py").err, Not(HasSubstr("did you mean")));
 }
 
+TEST(Launch, SaysWhatToDoWithAFileThatIsNotAProgram) {
+  const TempDir folder;
+  const std::pair<const char*, const char*> cases[] = {
+      {"train.ipynb", "call notebook_launcher in a cell"},
+      {"train.cpp", "it is source code: build it, and pass the program"},
+      {"train.txt", "to run the file in this folder, write ./train.txt"},
+  };
+  for (const auto& [name, advice] : cases) {
+    folder.write(name, "num_processes: 2\n");
+    EXPECT_THAT(run_in(folder, name).err, HasSubstr(advice)) << name;
+  }
+  EXPECT_THAT(
+      run_in(folder, "./build/train").err,
+      HasSubstr("check the path of the program"));
+}
+
 TEST(Launch, SaysThatOptionsGoBeforeTheScriptOnlyIfItFailsOnThem) {
   const std::string hint =
       "[launch] The script was given --num_processes, which is an option of "
@@ -526,7 +542,7 @@ TEST(Launch, KnowsEverySpellingOfALoopbackAddress) {
          address,
          "true"});
     EXPECT_EQ(result.exit_code, 1);
-    EXPECT_THAT(result.err, HasSubstr("machine 1 did not come")) << address;
+    EXPECT_THAT(result.err, HasSubstr("machine 1 did not join")) << address;
   }
 }
 

@@ -134,27 +134,45 @@ std::string joined(const std::vector<int>& numbers) {
   return text;
 }
 
+/// What to do about a file that is never a program; empty for other names.
+std::string hint_for_kind(const std::string& program) {
+  const std::string ending = std::filesystem::path(program).extension();
+  if (ending == ".ipynb") {
+    return "call notebook_launcher in a cell of the notebook instead, or "
+           "convert it with `jupyter nbconvert --to script`";
+  }
+  if (ending == ".cpp" || ending == ".cc" || ending == ".cxx") {
+    return "it is source code: build it, and pass the program";
+  }
+  return {};
+}
+
 /// What to do about a program that cannot be executed.
 std::string hint_for(const std::string& program, int cause) {
   namespace fs = std::filesystem;
   std::error_code ignored;
+  if (const std::string hint = hint_for_kind(program);
+      !hint.empty() && fs::is_regular_file(program, ignored)) {
+    return hint;
+  }
   const bool is_path = program.find('/') != std::string::npos;
   if (cause == ENOENT && !is_path && fs::exists(program, ignored)) {
-    return str_cat("it is a file of this folder, write ./", printable(program));
+    return str_cat(
+        "to run the file in this folder, write ./", printable(program));
   }
   if (cause == ENOENT && is_path && fs::exists(program, ignored)) {
     return "the interpreter named in its first line does not exist";
   }
   if (cause == EACCES && fs::is_directory(program, ignored)) {
-    return "it is a folder; name a program or a .py file";
+    return "it is a folder; pass a program or a .py file";
   }
   if (cause == EACCES && fs::exists(program, ignored) &&
       !fs::is_regular_file(program, ignored)) {
-    return "it is a device, a pipe or a socket; name a program or a .py file";
+    return "it is a device, a pipe or a socket; pass a program or a .py file";
   }
   if (cause == EACCES && access(program.c_str(), X_OK) == 0) {
-    return "it is executable, but its disk (noexec) or the interpreter that "
-           "its first line names is not";
+    return "it is executable, but its disk is mounted noexec, or the "
+           "interpreter in its first line is not executable";
   }
   if (cause == EACCES && fs::exists(program, ignored)) {
     return str_cat("make it executable: chmod +x ", printable(program));
@@ -170,7 +188,8 @@ std::string hint_for(const std::string& program, int cause) {
       cause == ENOENT && !meant.empty()) {
     return str_cat("did you mean '", printable(meant), "'?");
   }
-  return "name a program or a .py file";
+  return cause == ENOENT ? "check the path of the program"
+                         : "pass a program or a .py file";
 }
 
 [[noreturn]] void refuse(
@@ -179,7 +198,7 @@ std::string hint_for(const std::string& program, int cause) {
   const std::string cause = std::strerror(failure.cause);
   if (failure.step == StartFailure::Step::kCores) {
     throw SystemError(str_cat(
-        "[launch] cannot run on the cores ",
+        "[launch] cannot pin a process to the cores ",
         joined(command.cores),
         " (",
         cause,
@@ -187,12 +206,12 @@ std::string hint_for(const std::string& program, int cause) {
   }
   if (failure.step == StartFailure::Step::kMemory) {
     throw SystemError(str_cat(
-        "[launch] cannot take memory of NUMA node ",
+        "[launch] cannot bind memory to NUMA node ",
         joined(command.memory_nodes),
-        " only (",
+        " (",
         cause,
-        "); launch without --bind_memory, or give the container the right "
-        "(SYS_NICE)"));
+        "); launch without --bind_memory, or give the container the "
+        "capability SYS_NICE"));
   }
   throw SystemError(str_cat(
       "[launch] cannot execute '",
@@ -222,9 +241,9 @@ pid_t start_child(const ChildCommand& command, const ChildStreams& streams) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
     throw SystemError(str_cat(
-        "[launch] pipe: ",
+        "[launch] cannot create a pipe (",
         std::strerror(errno),
-        "; raise the limit on open files (ulimit -n)"));
+        "); raise the limit on open files (ulimit -n)"));
   }
   const UniqueFile report(ends[0]);
   UniqueFile childs_end(ends[1]);
