@@ -181,6 +181,60 @@ def test_an_error_is_shown_once_with_the_line_that_made_it(tmp_path, mistake):
     assert report.count("Traceback") == 1 + ("worker" in mistake), report
 
 
+def test_a_loop_that_one_rank_leaves_early_is_named(tmp_path):
+    script = """
+    import torch
+    from accelerate import Accelerator
+    accelerator = Accelerator()
+    net = accelerator.prepare(torch.nn.Linear(2, 1))
+    for step in range(4):
+        if step == 2 and accelerator.process_index == 1:
+            break
+        accelerator.backward(net(torch.ones(1, 2, device=accelerator.device)).sum())
+    if LAST:
+        accelerator.wait_for_everyone()
+    """
+    result = ranks.run(ranks.LAUNCH, tmp_path, script.replace("LAST", "True"))
+    assert result.returncode == 1
+    assert result.stderr.endswith(
+        "MismatchError: wait_for_everyone() was called on rank 1 (script.py:11) but backward() on "
+        "rank 0 (script.py:9). Call them on every rank, in the same order; is one inside "
+        "`if accelerator.is_main_process:`, or did one rank leave a loop early?\n"
+    ), result.stderr
+    result = ranks.run(ranks.LAUNCH, tmp_path, script.replace("LAST", "False"))
+    assert result.returncode == 1
+    first, *_, last = result.stderr.splitlines()
+    assert first.startswith("[launch] Rank 0 failed with exit code 1"), result.stderr
+    assert re.fullmatch(
+        r"accelerate\.errors\.CommError: \[backward\] Another rank exited during collective \d+ on "
+        r"rank 0; its error is above\. If there is none, it left a loop early \([^\n]+\)",
+        last,
+    ), result.stderr
+
+
+def test_a_crash_of_native_code_is_shown_with_the_line_that_called_it(tmp_path):
+    script = """
+    import ctypes, torch
+    from accelerate import Accelerator
+    accelerator = Accelerator()
+    net = accelerator.prepare(torch.nn.Linear(2, 1))
+    for step in range(4):
+        if step == 2 and accelerator.process_index == 1:
+            ctypes.string_at(0)
+        accelerator.backward(net(torch.ones(1, 2, device=accelerator.device)).sum())
+    """
+    result = ranks.run(ranks.LAUNCH, tmp_path, script)
+    assert result.returncode == 128 + signal.SIGSEGV
+    assert re.match(
+        r"\[launch\] Rank 1 crashed \(SIGSEGV: Segmentation fault\):\n"
+        r"Fatal Python error: Segmentation fault\n\n"
+        r"Current thread 0x[0-9a-f]+ .*\(most recent call first\):\n"
+        r"(  \.\.\. 1 frame in python\n)?"
+        r'  File "[^"]*script\.py", line 8 in <module>\n',
+        result.stderr,
+    ), result.stderr
+
+
 def test_a_run_that_ends_says_what_came_of_it(tmp_path):
     script = """
     import sys, torch

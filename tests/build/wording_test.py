@@ -54,6 +54,10 @@ IDIOMS = [
     (r"\b(?:is|are) the nearest\b", "use X"),
     (r"\bof its own accord\b", "by itself"),
     (r"\bnobody (?:says|keeps|has)\b", "say what is missing"),
+    (r", also (?:if|when|with|without|in|for|on|after|during|while)\b", "even if, including"),
+    (r"\b(?:something|objects?|values?) else than\b|\bother \w+ than (?!one\b)", "X other than Y"),
+    (r"\bwhoever\b", "a process that, the program that"),
+    (r", at most \w+ (?:are )?(?:allowed|used)\b", "but at most N are allowed"),
 ]
 RULES = [(re.compile(pattern.replace(" ", r"\s+"), re.I), advice) for pattern, advice in IDIOMS]
 
