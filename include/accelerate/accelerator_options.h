@@ -11,6 +11,7 @@
 #include "accelerate/export.h"
 #include "accelerate/grad_scaler.h"
 #include "accelerate/memory_options.h"
+#include "accelerate/mesh_shape.h"
 #include "accelerate/own_engine.h"
 #include "accelerate/precision.h"
 #include "accelerate/process.h"
@@ -70,6 +71,13 @@ struct ACCELERATE_API AcceleratorOptions {
   DdpOptions ddp = {};
   /// What is sharded across ranks. If `stage` is set, `ddp` is not used.
   ShardingOptions shard = {};
+  /// How many ranks differ in what. By default, `shard` takes all ranks if
+  /// models are sharded, else `replicate` does. With sharding, set `replicate`
+  /// to the number of copies of the model (HSDP): gathers stay within a copy,
+  /// and gradients are averaged over all. A process that trains alone has one
+  /// copy in one shard. `pipeline`, `context`, `sequence` and `tensor` above 1
+  /// throw `ConfigError`: no engine serves them yet.
+  MeshSizes parallelism = {};
   /// A custom engine. If set, `ddp` is not used.
   OwnEngine engine = {};
   /// Who allocates the memory of parameters and gradients; torch by default.

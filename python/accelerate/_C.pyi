@@ -404,11 +404,20 @@ class ShardingOptions:
         prefetch: int,
         reduce_dtype: str = "no",
         ignored: list[str] = ...,
-        num_replicas: int = 1,
         cpu_offload: bool = False,
     ) -> None: ...
     @property
     def stage(self) -> int: ...
+
+class MeshSizes:
+    def __init__(
+        self,
+        replicate: int = 0,
+        shard: int = 0,
+        context: int = 1,
+        sequence: int = 1,
+        tensor: int = 1,
+    ) -> None: ...
 
 class AcceleratorOptions:
     cpu: bool | None
@@ -417,6 +426,7 @@ class AcceleratorOptions:
     accumulation: AccumulationOptions
     ddp: DdpOptions
     shard: ShardingOptions
+    parallelism: MeshSizes
     engine: OwnEngine
     scaler: GradScalerOptions
     environment: ProcessEnvironment | None
@@ -439,6 +449,10 @@ class TrainingRun:
     def mixed_precision(self) -> str: ...
     @property
     def debug(self) -> bool: ...
+    @property
+    def data_rank(self) -> int: ...
+    @property
+    def num_data_ranks(self) -> int: ...
     @property
     def optimizer_step_was_skipped(self) -> bool: ...
     def prepare_model(

@@ -106,12 +106,17 @@ class Configuration:
                 "`mixed_precision='fp8'`, which is not supported. Leave it out and use bf16"
             )
 
-    def _keep_mesh(self) -> None:
-        """Looks whether this run can follow its configuration."""
-        config = self.parallelism_config
+    def _size_mesh(self, options: _C.AcceleratorOptions) -> None:
+        """How many processes go along each dimension."""
+        config, plugin = self.parallelism_config, self.state.fsdp_plugin
+        if plugin is not None and _fully_sharded.is_hybrid(plugin):
+            size = _fully_sharded.shard_size(plugin, self.state.environment)
+            options.parallelism = _C.MeshSizes(shard=size)
         if config is not None:
             config._validate_accelerator(self)
-            self.state.device_mesh = config.get_device_mesh(self.state.device.type)
+            # Otherwise, FSDP version 1 and DeepSpeed shard over all, as in the original.
+            if config.dp_shard_enabled or config.non_data_parallel_size > 1 or not self._shards:
+                options.parallelism = config._mesh_sizes()
 
     def _shard_options(self, options: _C.AcceleratorOptions) -> None:
         """What the run shards, and how."""
@@ -123,10 +128,7 @@ class Configuration:
                 options.accumulation.sync_each_batch = True
         elif self.state.fsdp_plugin is not None:
             shard = _fully_sharded.sharding_options(
-                self.state.fsdp_plugin,
-                self.state.environment,
-                self.state.device,
-                self.mixed_precision,
+                self.state.fsdp_plugin, self.state.device, self.mixed_precision
             )
             self._gathers_bf16 = _fully_sharded.gathers_bf16(self.state.fsdp_plugin)
             options.master_weights = self._has_masters = self._has_masters or self._gathers_bf16

@@ -39,7 +39,6 @@ def plugin_of(given: Any) -> FullyShardedDataParallelPlugin | None:
 
 def sharding_options(
     plugin: FullyShardedDataParallelPlugin,
-    environment: _C.ProcessEnvironment,
     device: torch.device,
     mixed_precision: str,
 ) -> _C.ShardingOptions:
@@ -52,7 +51,6 @@ def sharding_options(
         min_unit_numbers=0 if has_policy else _MIN_UNIT_NUMBERS,
         prefetch=1,
         reduce_dtype=_reduce_dtype(plugin),
-        num_replicas=_num_replicas(plugin, environment),
         cpu_offload=_is_offloaded(plugin, device),
     )
 
@@ -71,19 +69,22 @@ def _is_offloaded(plugin: FullyShardedDataParallelPlugin, device: torch.device) 
     return is_wanted
 
 
-def _num_replicas(
+def is_hybrid(plugin: FullyShardedDataParallelPlugin) -> bool:
+    """Whether every machine has a copy of the model, in shards."""
+    return plugin.fsdp_version != 2 and "HYBRID" in plugin.sharding_strategy.name
+
+
+def shard_size(
     plugin: FullyShardedDataParallelPlugin, environment: _C.ProcessEnvironment
 ) -> int:
-    """One replica per machine if the strategy shards only within machines."""
-    if plugin.fsdp_version == 2 or "HYBRID" not in plugin.sharding_strategy.name:
-        return 1
+    """The number of processes that shard a copy of the model: those of one machine."""
     num_all, num_here = environment.world_size, environment.local_world_size
     if num_all % num_here != 0:
         raise UsageError(
             f"[FSDP] sharding_strategy={plugin.sharding_strategy.name} needs the same number of "
             f"processes on each machine, but this one has {num_here} of {num_all}. Use FULL_SHARD"
         )
-    return num_all // num_here
+    return num_here
 
 
 def _stage_of(plugin: FullyShardedDataParallelPlugin) -> int:

@@ -184,7 +184,6 @@ class Accelerator(Configuration, Observation, Saving):
             _from_accelerator=True,
             **init,
         )
-        self._keep_mesh()
         self.gradient_state = GradientState(plugin)
         options.set_mixed_precision(self._engine_precision())
         options.debug = self.state.debug
@@ -194,7 +193,12 @@ class Accelerator(Configuration, Observation, Saving):
         options.environment = self.state.environment
         options.process_group = self.state.group
         self._shard_options(options)
+        self._size_mesh(options)
         self._run = _C.TrainingRun(options, self.gradient_state.step_state, _warn_of_loss)
+        if self.parallelism_config is not None:
+            self.state.device_mesh = self.parallelism_config.get_device_mesh(
+                self.state.device.type
+            )
         self._has_warned_of_repeats = False
         self.state.accelerator = weakref.ref(self)
         self._ddp = options.ddp
@@ -496,8 +500,8 @@ class Accelerator(Configuration, Observation, Saving):
         prepared = prepare_data_loader(
             data_loader,
             self.device,
-            num_processes=self.num_processes,
-            process_index=self.process_index,
+            num_processes=self._run.num_data_ranks,
+            process_index=self._run.data_rank,
             split_batches=config.split_batches,
             put_on_device=self.device_placement if device_placement is None else device_placement,
             rng_types=self.rng_types.copy(),

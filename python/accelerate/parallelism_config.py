@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dimensions of parallelism. This version trains data-parallel only: other configurations can be
-created, read and passed on, but `Accelerator` rejects them."""
+"""The dimensions along which a run is parallel. This version trains with `dp_replicate` and
+`dp_shard`; `Accelerator` raises an error for configurations that use more."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from accelerate import _C
 from accelerate._placeholders import placeholders_for
 from accelerate.utils.dataclasses import (
     DeepSpeedSequenceParallelConfig,
@@ -217,12 +218,22 @@ class ParallelismConfig:
                 f"({accelerator.num_processes}). Please adjust dp_replicate_size/ "
                 "dp_shard_size/tp_size/cp_size/sp_size."
             )
-        refused = self._enabled("dp_shard", "tp", "cp", "sp")
-        if refused:
-            raise NotImplementedError(
-                f"[ParallelismConfig] {refused[0]}_size={getattr(self, f'{refused[0]}_size')} is "
-                "not supported. Leave it at 1, so that all processes are data-parallel"
+        if accelerator.is_fsdp2 and not self.dp_shard_enabled and not self.cp_enabled:
+            raise ValueError(
+                "FSDP is enabled but the parallelism config has no dimension for FSDP to shard across "
+                "(both `dp_shard_size` and `cp_size` are 1). Set dp_shard_size, or leave out "
+                "parallelism_config to shard over all processes."
             )
+
+    def _mesh_sizes(self) -> _C.MeshSizes:
+        """For the engine, which raises an error for dimensions that it does not support."""
+        return _C.MeshSizes(
+            replicate=self.dp_replicate_size,
+            shard=self.dp_shard_size,
+            context=self.cp_size,
+            sequence=self.sp_size,
+            tensor=self.tp_size,
+        )
 
 
 __getattr__ = placeholders_for(__name__)

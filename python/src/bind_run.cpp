@@ -64,7 +64,6 @@ void bind_options(py::module_& module) {
                       int64_t prefetch,
                       const std::string& reduce_dtype,
                       std::vector<std::string> ignored,
-                      int num_replicas,
                       bool cpu_offload) {
             return ShardingOptions{
                 .stage = static_cast<ShardStage>(stage),
@@ -72,7 +71,6 @@ void bind_options(py::module_& module) {
                 .prefetch = prefetch,
                 .reduce_dtype = parse_precision(reduce_dtype),
                 .ignored = std::move(ignored),
-                .num_replicas = num_replicas,
                 .cpu_offload = cpu_offload};
           }),
           py::arg("stage"),
@@ -80,11 +78,29 @@ void bind_options(py::module_& module) {
           py::arg("prefetch"),
           py::arg("reduce_dtype") = "no",
           py::arg("ignored") = std::vector<std::string>(),
-          py::arg("num_replicas") = 1,
           py::arg("cpu_offload") = false)
       .def_property_readonly("stage", [](const ShardingOptions& options) {
         return static_cast<int>(options.stage);
       });
+  py::class_<MeshSizes>(module, "MeshSizes")
+      .def(
+          py::init([](int replicate,
+                      int shard,
+                      int context,
+                      int sequence,
+                      int tensor) {
+            return MeshSizes{
+                .replicate = replicate,
+                .shard = shard,
+                .context = context,
+                .sequence = sequence,
+                .tensor = tensor};
+          }),
+          py::arg("replicate") = 0,
+          py::arg("shard") = 0,
+          py::arg("context") = 1,
+          py::arg("sequence") = 1,
+          py::arg("tensor") = 1);
   // Created by extension modules that have their own engine.
   py::class_<OwnEngine>(module, "OwnEngine");
   py::class_<GradScalerOptions>(module, "GradScalerOptions")
@@ -107,6 +123,7 @@ void bind_options(py::module_& module) {
       .def_readwrite("accumulation", &AcceleratorOptions::accumulation)
       .def_readwrite("ddp", &AcceleratorOptions::ddp)
       .def_readwrite("shard", &AcceleratorOptions::shard)
+      .def_readwrite("parallelism", &AcceleratorOptions::parallelism)
       .def_readwrite("engine", &AcceleratorOptions::engine)
       .def_readwrite("scaler", &AcceleratorOptions::scaler)
       .def_readwrite("environment", &AcceleratorOptions::environment)
@@ -279,6 +296,16 @@ void bind_run(py::module_& module) {
             return find_precision(run.precision()).name;
           })
       .def_property_readonly("debug", &TrainingRun::debug)
+      .def_property_readonly(
+          "data_rank",
+          [](const TrainingRun& run) {
+            return run.mesh().coordinate(MeshDimension::kData);
+          })
+      .def_property_readonly(
+          "num_data_ranks",
+          [](const TrainingRun& run) {
+            return run.mesh().size(MeshDimension::kData);
+          })
       .def(
           "save_state",
           [](TrainingRun& run,

@@ -360,6 +360,42 @@ def test_a_parallelism_configuration_is_kept_and_more_than_data_parallel_is_refu
         Accelerator(cpu=True, parallelism_config=ParallelismConfig(tp_size=2))
 
 
+MESHES = """
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.parallelism_config import ParallelismConfig
+from accelerate.utils import FullyShardedDataParallelPlugin
+for sizes, version in (({"tp_size": 2}, None), ({"cp_size": 2}, None), ({"sp_size": 2}, None),
+                       ({"dp_shard_size": 2}, None), ({"dp_replicate_size": 2}, 2)):
+    AcceleratorState._reset_state(True)
+    plugin = version and FullyShardedDataParallelPlugin(fsdp_version=version)
+    try:
+        Accelerator(cpu=True, fsdp_plugin=plugin, parallelism_config=ParallelismConfig(**sizes))
+    except ValueError as error:
+        answers.append(f"{type(error).__name__}: {error}")
+AcceleratorState._reset_state(True)
+config = ParallelismConfig()
+accelerator = Accelerator(cpu=True, parallelism_config=config)
+answers.append([config.dp_replicate_size, accelerator.data_parallel_rank])
+if accelerator.is_main_process:
+    print(json.dumps(answers))
+"""
+
+
+def test_dimensions_that_the_engine_does_not_support_are_one_error(tmp_path):
+    code = f"import json\nanswers = []\n{MESHES}"
+    out = fork_ours(code, tmp_path, num_ranks=2)
+    tensor, context, sequence, shard, fsdp, plain = json.loads(
+        next(line for line in out.splitlines() if line.startswith("["))
+    )
+    for name, error in (("tensor", tensor), ("context", context), ("sequence", sequence)):
+        assert error.startswith("ConfigError: [Accelerator] The parallelism has a")
+        assert f"{name} size of 2, which is not supported" in error
+    assert "shard size of 2, but nothing is sharded. Pass a FullyShardedData" in shard
+    assert "FSDP is enabled but the parallelism config has no dimension" in fsdp
+    assert plain == [2, 0]
+
+
 def test_a_device_can_be_named_by_a_variable(monkeypatch):
     monkeypatch.setenv("ACCELERATE_TORCH_DEVICE", "cpu")
     assert PartialState().device == torch.device("cpu")

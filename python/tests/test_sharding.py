@@ -1395,14 +1395,23 @@ def test_a_hybrid_strategy_has_a_copy_on_each_machine(tmp_path):
     os.environ.update(LOCAL_WORLD_SIZE="2", LOCAL_RANK=str(rank % 2))
     import torch
     from accelerate import Accelerator
+    from accelerate.parallelism_config import ParallelismConfig
     from accelerate.state import AcceleratorState
     from accelerate.utils import (
         FullyShardedDataParallelPlugin, load_fsdp_optimizer, save_fsdp_optimizer)
 
     def train(strategy):
         AcceleratorState._reset_state(True)
-        plugin = strategy and FullyShardedDataParallelPlugin(sharding_strategy=strategy)
-        accelerator = Accelerator(fsdp_plugin=plugin)
+        config = None
+        if strategy == "CONFIG":
+            plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
+            config = ParallelismConfig(dp_replicate_size=2, dp_shard_size=2)
+        else:
+            plugin = strategy and FullyShardedDataParallelPlugin(sharding_strategy=strategy)
+        accelerator = Accelerator(fsdp_plugin=plugin, parallelism_config=config)
+        if config is not None:
+            assert accelerator.data_parallel_rank == rank // 2
+            assert accelerator.data_parallel_shard_rank == rank % 2
         torch.manual_seed(3)
         net = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Linear(64, 16))
         optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
@@ -1427,7 +1436,8 @@ def test_a_hybrid_strategy_has_a_copy_on_each_machine(tmp_path):
         return own, weights, {name: entry["exp_avg"] for name, entry in saved.items()}
 
     whole, plain, plain_moments = train(None)
-    for strategy, parts in (("HYBRID_SHARD", 2), ("HYBRID_SHARD_ZERO2", 2), ("FULL_SHARD", 4)):
+    for strategy, parts in (
+            ("HYBRID_SHARD", 2), ("HYBRID_SHARD_ZERO2", 2), ("FULL_SHARD", 4), ("CONFIG", 2)):
         own, sharded, moments = train(strategy)
         # Parts begin at multiples of 64 numbers.
         assert abs(own - whole / parts) <= 64 * 4, (strategy, own, whole)

@@ -328,7 +328,7 @@ std::shared_ptr<StepState> Accelerator::step_state() const {
 }
 
 detail::LoaderPlace Accelerator::loader_place() const {
-  const auto& group = state_->run.mesh().data();
+  const auto& group = state_->run.mesh().group(MeshDimension::kData);
   return {
       .group = group,
       .shard = {group.rank(), group.world_size()},

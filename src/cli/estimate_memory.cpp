@@ -292,7 +292,8 @@ void estimate(const EstimateOptions& options) {
   }
   std::vector<ShardedEstimate> sharding;
   if (options.num_processes > 0) {
-    sharding = estimate_sharding(sizes, options.num_processes);
+    sharding = estimate_sharding(
+        sizes, MeshShape({.replicate = 1}, options.num_processes));
   }
   if (options.as_json) {
     std::cout << as_json(sizes, estimates, options.num_processes, sharding);

@@ -360,8 +360,6 @@ std::unique_ptr<ParallelEngine> make_shard_engine(
           options.min_unit_numbers,
           ", prefetch ",
           options.prefetch,
-          ", replicas ",
-          options.num_replicas,
           options.cpu_offload ? ", on the host" : "",
           ", reductions in ",
           find_precision(options.reduce_dtype).name,

@@ -55,8 +55,8 @@ ShardedModel::ShardedModel(
     const ShardingOptions& options,
     MemoryLayout& layout)
     : everyone_(arguments.group),
-      group_(arguments.mesh.group(Mesh::kShard)),
-      replicas_(arguments.mesh.group(Mesh::kReplicate)),
+      group_(arguments.mesh.group(MeshDimension::kShard)),
+      replicas_(arguments.mesh.group(MeshDimension::kReplicate)),
       options_(options),
       layout_(layout),
       model_(split_parameters(arguments.model, options).sharded),

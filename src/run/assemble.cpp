@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "run/assemble.h"
 
+#include <algorithm>
 #include <iostream>
+#include <utility>
 
 #include "accelerate/error.h"
 #include "base/str.h"
@@ -10,6 +12,7 @@
 #include "config/run_settings.h"
 #include "device/accelerator_kinds.h"
 #include "device/device.h"
+#include "observe/hint.h"
 #include "observe/rank_record.h"
 #include "observe/watchdog.h"
 
@@ -149,35 +152,56 @@ void watch_this_thread(const ProcessGroup& group) {
   RankRecord::of_this_thread().join(alone);
 }
 
-Mesh mesh_of(const ProcessGroup& group, const ShardingOptions& shard) {
-  const int size = group.world_size();
-  const int replicas = shard.num_replicas;
-  const int stage = static_cast<int>(shard.stage);
-  if (stage < 0 || stage > static_cast<int>(ShardStage::kParameters) ||
-      (stage == 0 && replicas != 1)) {
+// What no engine can train with yet, whatever asks for it.
+void refuse_unserved(const MeshSizes& sizes) {
+  const std::pair<const char*, int> unserved[] = {
+      {"pipeline", sizes.pipeline},
+      {"context", sizes.context},
+      {"sequence", sizes.sequence},
+      {"tensor", sizes.tensor}};
+  for (const auto& [name, size] : unserved) {
+    if (size > 1) {
+      throw ConfigError(str_cat(
+          "[Accelerator] The parallelism has a ",
+          name,
+          " size of ",
+          size,
+          ", which is not supported. Leave it at 1, so that all processes are "
+          "data-parallel"));
+    }
+  }
+}
+
+Mesh mesh_of(const ProcessGroup& group, const AcceleratorOptions& options) {
+  const int stage = static_cast<int>(options.shard.stage);
+  if (stage < 0 || stage > static_cast<int>(ShardStage::kParameters)) {
     throw ConfigError(str_cat(
         "[Accelerator] The sharding stage is ",
         stage,
-        " and num_replicas is ",
-        replicas,
-        ". Use a stage from 0 to 3; more than one replica needs at least "
-        "stage 1"));
+        ". Use a stage from 0 to 3"));
   }
-  if (shard.stage == ShardStage::kNone) {
-    return Mesh(group, {{Mesh::kReplicate, size}});
-  }
-  if (replicas < 1 || (size > 1 && size % replicas != 0)) {
+  auto sizes = options.parallelism;
+  refuse_unserved(sizes);
+  if (stage == 0 && sizes.shard > 1) {
     throw ConfigError(str_cat(
-        "[Accelerator] num_replicas is ",
-        replicas,
-        ", but it must divide the number of processes, ",
-        size));
+        "[Accelerator] The parallelism has a shard size of ",
+        sizes.shard,
+        ", but nothing is sharded. ",
+        hint(
+            "Set .shard.stage to at least 1",
+            "Pass a FullyShardedDataParallelPlugin or a DeepSpeedPlugin with "
+            "at least stage 1")));
   }
-  if (replicas == 1 || size == 1) {
-    return Mesh(group, {{Mesh::kShard, size}});
+  if (group.is_solo()) {
+    sizes.replicate = std::min(sizes.replicate, 1);
+    sizes.shard = std::min(sizes.shard, 1);
   }
-  return Mesh(
-      group, {{Mesh::kReplicate, replicas}, {Mesh::kShard, size / replicas}});
+  if (stage == 0 && sizes.shard == 0) {
+    sizes.shard = 1;
+  } else if (stage > 0 && sizes.shard == 0 && sizes.replicate == 0) {
+    sizes.replicate = 1;
+  }
+  return Mesh(group, sizes);
 }
 
 Strategy choose_strategy(
@@ -241,7 +265,7 @@ Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
     select_device(assembly.topology.local_rank, cpu);
     assembly.group = shared_connection(environment, options.connection, cpu);
   }
-  assembly.mesh = mesh_of(assembly.group, options.shard);
+  assembly.mesh = mesh_of(assembly.group, options);
   assembly.device = select_device(assembly.topology.local_rank, cpu);
   refuse_threads_on_one_device(assembly);
   assembly.precision = settings.mixed_precision(options.mixed_precision);

@@ -266,9 +266,9 @@ MemoryEstimate estimate_memory(
 
 std::vector<ShardedEstimate> estimate_sharding(
     const ModelSizes& sizes,
-    int num_processes) {
+    const MeshShape& mesh) {
   const double whole = sizes.total_bytes;
-  const double part = whole / num_processes;
+  const double part = whole / mesh.size(MeshDimension::kShard);
   const double unit = sizes.largest_unit_bytes;
   // A unit with its gradients, one being reduced, and the receive buffer.
   const double gradients = part + 3 * unit;

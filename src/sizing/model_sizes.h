@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "accelerate/export.h"
+#include "accelerate/mesh_shape.h"
 
 namespace accelerate {
 
@@ -64,6 +65,6 @@ struct ShardedEstimate {
 
 ACCELERATE_API std::vector<ShardedEstimate> estimate_sharding(
     const ModelSizes& sizes,
-    int num_processes);
+    const MeshShape& mesh);
 
 } // namespace accelerate

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks as a grid, against coordinates worked out by hand.
+// The process groups of a mesh. Which rank is where is in mesh_shape_test.cpp.
 #include "accelerate/mesh.h"
 
 #include <gmock/gmock.h>
@@ -12,8 +12,9 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
 using ::testing::ThrowsMessage;
+
+using enum MeshDimension;
 
 std::vector<int64_t> members(const ProcessGroup& group, int own) {
   const auto all = group.all_gather(torch::full({1}, own, torch::kLong));
@@ -23,107 +24,90 @@ std::vector<int64_t> members(const ProcessGroup& group, int own) {
 
 using Ranks = std::vector<int64_t>;
 
-TEST(Mesh, LaysRanksOutRowByRow) {
+TEST(Mesh, HasAGroupAlongEveryDimension) {
   run_ranks(6, [](ProcessGroup group) {
-    const Mesh mesh(group, {{"replicate", 2}, {"shard", 3}});
+    const Mesh mesh(group, {.replicate = 2, .shard = 3});
     const int rank = group.rank();
-    EXPECT_EQ(mesh.size("replicate"), 2);
-    EXPECT_EQ(mesh.size("shard"), 3);
-    EXPECT_EQ(mesh.coordinate("replicate"), rank < 3 ? 0 : 1);
-    EXPECT_EQ(mesh.coordinate("shard"), rank % 3);
+    EXPECT_EQ(mesh.size(kReplicate), 2);
+    EXPECT_EQ(mesh.size(kShard), 3);
+    EXPECT_EQ(mesh.coordinate(kReplicate), rank < 3 ? 0 : 1);
+    EXPECT_EQ(mesh.coordinate(kShard), rank % 3);
     const Ranks columns[] = {{0, 3}, {1, 4}, {2, 5}};
-    EXPECT_EQ(members(mesh.group("replicate"), rank), columns[rank % 3]);
+    EXPECT_EQ(members(mesh.group(kReplicate), rank), columns[rank % 3]);
     EXPECT_EQ(
-        members(mesh.group("shard"), rank),
+        members(mesh.group(kShard), rank),
         rank < 3 ? (Ranks{0, 1, 2}) : (Ranks{3, 4, 5}));
     // All of them see different data.
-    EXPECT_EQ(mesh.data().impl(), group.impl());
+    EXPECT_EQ(mesh.group(kData).impl(), group.impl());
     EXPECT_EQ(mesh.group().impl(), group.impl());
   });
 }
 
 TEST(Mesh, HasTheSameDataAlongOtherDimensions) {
   run_ranks(8, [](ProcessGroup group) {
-    const Mesh mesh(group, {{"replicate", 2}, {"tensor", 2}, {"shard", 2}});
+    const Mesh mesh(group, {.replicate = 2, .shard = 2, .tensor = 2});
     const int rank = group.rank();
-    // Ranks 0 1 | 2 3 and 4 5 | 6 7: pairs of one replica differ in `tensor`.
-    const bool second = rank == 2 || rank == 3 || rank == 6 || rank == 7;
+    const bool second = rank % 2 == 1;
     EXPECT_EQ(
-        members(mesh.data(), rank),
-        second ? (Ranks{2, 3, 6, 7}) : (Ranks{0, 1, 4, 5}));
-    EXPECT_EQ(mesh.data().world_size(), 4);
-    const int expected[] = {0, 1, 0, 1, 2, 3, 2, 3};
-    EXPECT_EQ(mesh.data().rank(), expected[rank]);
-    EXPECT_EQ(mesh.coordinate("tensor"), second ? 1 : 0);
+        members(mesh.group(kData), rank),
+        second ? (Ranks{1, 3, 5, 7}) : (Ranks{0, 2, 4, 6}));
+    EXPECT_EQ(mesh.group(kData).rank(), rank / 2);
+    EXPECT_EQ(mesh.coordinate(kData), rank / 2);
     EXPECT_EQ(
-        members(mesh.group("tensor"), rank),
-        (Ranks{second ? rank - 2 : rank, second ? rank : rank + 2}));
+        members(mesh.group(kTensor), rank),
+        (Ranks{second ? rank - 1 : rank, second ? rank : rank + 1}));
   });
 }
 
-TEST(Mesh, HasOneRankAlongMissingDimensions) {
+TEST(Mesh, HasOneRankAlongDimensionsOfSizeOne) {
   run_ranks(2, [](ProcessGroup group) {
-    const Mesh mesh(group, {{"tensor", 2}, {"shard", 1}});
-    EXPECT_EQ(mesh.size("context"), 1);
-    EXPECT_EQ(mesh.coordinate("context"), 0);
-    EXPECT_TRUE(mesh.group("context").is_solo());
-    EXPECT_TRUE(mesh.group("shard").is_solo());
+    const Mesh mesh(group, {.tensor = 2});
+    EXPECT_EQ(mesh.size(kContext), 1);
+    EXPECT_EQ(mesh.coordinate(kContext), 0);
+    EXPECT_TRUE(mesh.group(kContext).is_solo());
+    EXPECT_TRUE(mesh.group(kShard).is_solo());
     // Both ranks see the same data.
-    EXPECT_EQ(mesh.data().world_size(), 1);
+    EXPECT_EQ(mesh.group(kData).world_size(), 1);
   });
 }
 
 TEST(Mesh, IsOneRankByItself) {
   const Mesh mesh;
-  EXPECT_EQ(mesh.dimensions(), (std::vector<MeshDimension>{{"replicate", 1}}));
-  EXPECT_TRUE(mesh.data().is_solo());
+  EXPECT_EQ(mesh.shape(), MeshShape());
+  EXPECT_TRUE(mesh.group(kData).is_solo());
+  EXPECT_THAT(
+      [&] { mesh.group(kShard | kTensor); },
+      ThrowsMessage<UsageError>(HasSubstr("have no process group")));
 }
 
-struct WrongMesh {
-  const char* name;
-  std::vector<MeshDimension> dimensions;
-  const char* text;
-};
-
-class RefusedMesh : public ::testing::TestWithParam<WrongMesh> {};
-INSTANTIATE_TEST_SUITE_P(
-    Dimensions,
-    RefusedMesh,
-    ::testing::Values(
-        WrongMesh{"Product", {{"replicate", 2}, {"shard", 3}}, "must be 2"},
-        WrongMesh{"Huge", {{"a", 1 << 30}, {"b", 1 << 30}}, "must be 2"},
-        WrongMesh{
-            "None",
-            {},
-            "A mesh without dimensions does not describe 2 ranks"},
-        WrongMesh{"NoName", {{"", 2}}, "Give every dimension a name"},
-        WrongMesh{"OneNameTwice", {{"a", 2}, {"a", 1}}, "its own name"},
-        WrongMesh{"NoSize", {{"a", 2}, {"b", 0}}, "at least 1"}),
-    [](const auto& info) { return std::string(info.param.name); });
-
-TEST_P(RefusedMesh, IsAnErrorInOneLine) {
+TEST(Mesh, OfReplicasAloneAsksNobody) {
   run_ranks(2, [](ProcessGroup group) {
-    EXPECT_THAT(
-        [&] { Mesh(group, GetParam().dimensions); },
-        ThrowsMessage<UsageError>(AllOf(
-            HasSubstr("[Mesh] "),
-            HasSubstr(GetParam().text),
-            Not(HasSubstr("\n")))));
+    if (group.rank() == 0) {
+      EXPECT_EQ(Mesh(group, {}).size(kReplicate), 2);
+      EXPECT_EQ(Mesh(group, {.replicate = 2, .shard = 1}).size(kData), 2);
+    }
   });
 }
 
-TEST(Mesh, ThrowsOnAllRanksIfDimensionsDiffer) {
-  using Dimensions = std::vector<MeshDimension>;
-  const std::pair<Dimensions, Dimensions> different[] = {
-      {{{"a", 2}}, {{"b", 2}}},
-      {{{"a", 2}}, {{"a", 1}, {"b", 2}}},
-      {{{"a", 2}}, {{"a", 3}}}};
+TEST(Mesh, ThatDoesNotFitIsAnErrorOnAllRanks) {
+  run_ranks(2, [](ProcessGroup group) {
+    EXPECT_THAT(
+        [&] { Mesh(group, {.replicate = 2, .shard = 3}); },
+        ThrowsMessage<ConfigError>(HasSubstr("needs 6 ranks")));
+  });
+}
+
+TEST(Mesh, ThrowsOnAllRanksIfSizesDiffer) {
+  const std::pair<MeshSizes, MeshSizes> different[] = {
+      {{.shard = 2}, {.tensor = 2}},
+      {{.shard = 2}, {.replicate = 1, .shard = 1, .tensor = 2}},
+      {{.shard = 2}, {.shard = 3}}};
   run_ranks(2, [&](ProcessGroup group) {
     for (const auto& [first, second] : different) {
       EXPECT_THAT(
           [&] { Mesh(group, group.rank() == 0 ? first : second); },
           ThrowsMessage<MismatchError>(AllOf(
-              HasSubstr("Mesh() was called with"), HasSubstr("'a' of 2"))));
+              HasSubstr("Mesh() was called with"), HasSubstr("shard 2"))));
     }
     group.barrier();
   });

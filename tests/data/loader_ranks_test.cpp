@@ -8,6 +8,7 @@
 
 #include "accelerate/accelerator.h"
 #include "accelerate/error.h"
+#include "accelerate/mesh.h"
 #include "data/sources.h"
 #include "support/rank_bodies.h"
 
@@ -135,6 +136,28 @@ TEST_P(Modes, MetricsAreThoseOfOneProcessAndOnlyTheEndIsRepeated) {
       }
     }
   }
+}
+
+// Neighbours in rank share their data, pairs of neighbours do not.
+TEST_P(Modes, RanksThatDifferInNoDataDimensionGetTheSameBatches) {
+  std::vector<Indices> seen(4);
+  run_ranks(4, [&](ProcessGroup group) {
+    const Mesh mesh(group, {.shard = 2, .tensor = 2});
+    const auto& data = mesh.group(MeshDimension::kData);
+    DataLoader loader(numbers(24), GetParam().options);
+    auto placed = loader.prepared(
+        {.group = data, .shard = {data.rank(), data.world_size()}});
+    for (auto& batch : placed) {
+      for (const int64_t id : to_vector(ids(batch))) {
+        seen[static_cast<size_t>(group.rank())].push_back(id);
+      }
+    }
+  });
+  EXPECT_EQ(seen[0], seen[1]);
+  EXPECT_EQ(seen[2], seen[3]);
+  Indices all(24);
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_EQ(sorted({seen[0], seen[2]}), all);
 }
 
 TEST_P(Modes, WithoutFillingUpEachSampleComesOnceOrTheEndIsDropped) {

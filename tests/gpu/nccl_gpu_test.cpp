@@ -78,8 +78,9 @@ std::vector<NcclCase> cases_for(int num_ranks) {
 AcceleratorOptions with(AcceleratorOptions options, const NcclCase& c) {
   options.connection.backend = Backend::kNccl;
   options.accumulation.num_steps = c.window;
-  options.shard = {
-      .stage = c.stage, .min_unit_numbers = 1, .num_replicas = c.num_replicas};
+  options.shard = {.stage = c.stage, .min_unit_numbers = 1};
+  options.parallelism.replicate =
+      c.stage == ShardStage::kNone ? 0 : c.num_replicas;
   return options;
 }
 

@@ -184,7 +184,7 @@ TEST(ShardFiles, OfPretrainedModelsAreThoseOfOneProcess) {
       const auto saved = folder.path() / "saved";
       run_ranks(n, [&](ProcessGroup group) {
         auto options = tower_options(group, ShardStage::kParameters);
-        options.shard.num_replicas = n == 4 ? 2 : 1;
+        options.parallelism.replicate = n == 4 ? 2 : 1;
         Accelerator accelerator(options);
         auto net = accelerator.prepare(models.at(size_t(group.rank())));
         net->save_pretrained(pretrained, {.max_shard_bytes = most});
@@ -271,7 +271,7 @@ TEST(MergeWeights, JoinsTheStateOfAnyNumberOfRanks) {
     const auto expected = folder.path() / "expected";
     run_ranks(n, [&](ProcessGroup group) {
       auto options = tower_options(group, ShardStage::kParameters);
-      options.shard.num_replicas = n == 4 ? 2 : 1;
+      options.parallelism.replicate = n == 4 ? 2 : 1;
       if (n == 2) {
         options.shard.ignored = {"floors.1"};
       }
@@ -381,7 +381,7 @@ TEST(ShardFiles, AreUsedByTheModelRightAfterLoading) {
         Change{kFirst, kThird, 2, 2, true}}) {
     const auto options_of = [&](const ProcessGroup& group, ShardStage stage) {
       auto options = tower_options(group, stage);
-      options.shard.num_replicas = change.replicas;
+      options.parallelism.replicate = change.replicas;
       options.master_weights = change.has_masters;
       if (change.has_masters) {
         options.mixed_precision = Precision::kBf16;

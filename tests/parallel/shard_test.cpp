@@ -127,7 +127,7 @@ AcceleratorOptions with(AcceleratorOptions options, const Case& c) {
   options.cpu = true;
   options.ddp.find_unused_parameters = c.has_unused;
   options.shard = {.stage = c.stage, .min_unit_numbers = 1};
-  options.shard.num_replicas = c.stage == ShardStage::kNone ? 1 : c.replicas;
+  options.parallelism.replicate = c.stage == ShardStage::kNone ? 0 : c.replicas;
   if (c.reduces_bf16) {
     options.shard.reduce_dtype = Precision::kBf16;
   }
@@ -463,7 +463,7 @@ TEST(Sharded, ShardsEachReplicaOverItsOwnRanks) {
     EXPECT_THAT(
         [&] { Accelerator{options}; },
         ThrowsMessage<ConfigError>(
-            HasSubstr("num_replicas is 3, but it must divide")));
+            HasSubstr("replicate 3 x shard any needs a multiple of 3 ranks")));
   });
 }
 
@@ -473,12 +473,29 @@ TEST(Sharded, RejectsUnknownStages) {
   EXPECT_THAT(
       [&] { Accelerator{options}; },
       ThrowsMessage<ConfigError>(
-          HasSubstr("stage is 4 and num_replicas is 1")));
-  options.shard = {.num_replicas = 2};
+          HasSubstr("stage is 4. Use a stage from 0 to 3")));
+  options.shard = {};
+  options.parallelism.shard = 2;
   EXPECT_THAT(
       [&] { Accelerator{options}; },
       ThrowsMessage<ConfigError>(
-          HasSubstr("stage is 0 and num_replicas is 2")));
+          HasSubstr("shard size of 2, but nothing is sharded. Set .shard")));
+}
+
+TEST(Sharded, RefusesDimensionsThatNoEngineServes) {
+  const std::pair<const char*, MeshSizes> unserved[] = {
+      {"pipeline", {.pipeline = 2}},
+      {"context", {.context = 2}},
+      {"sequence", {.sequence = 2}},
+      {"tensor", {.tensor = 2}}};
+  for (const auto& [name, sizes] : unserved) {
+    EXPECT_THAT(
+        [&, &sizes = sizes] {
+          Accelerator({.cpu = true, .parallelism = sizes});
+        },
+        ThrowsMessage<ConfigError>(HasSubstr(
+            std::string("a ") + name + " size of 2, which is not supported")));
+  }
 }
 
 TEST(Sharded, LeavesIgnoredParametersWhole) {
@@ -681,7 +698,7 @@ TEST(Sharded, GeneratesWhatOneProcessGenerates) {
     run_ranks(n, [&, n = n, replicas = replicas](ProcessGroup group) {
       AcceleratorOptions options{.cpu = true, .process_group = group};
       options.shard = {.stage = ShardStage::kParameters, .min_unit_numbers = 1};
-      options.shard.num_replicas = replicas;
+      options.parallelism.replicate = replicas;
       Accelerator accelerator(options);
       const auto rank = group.rank();
       const auto found = answers(

@@ -54,6 +54,19 @@ TEST(ModelSizes, TakeNumberedModulesForBlocksOfUnknownModels) {
   EXPECT_EQ(sizes.largest_layer_bytes, 96);
 }
 
+// docs/guide_sharding.md: P / N with N ranks of one copy, and U for a unit.
+TEST(ModelSizes, AreDividedByTheRanksOfOneCopy) {
+  const ModelSizes sizes = {.total_bytes = 800, .largest_unit_bytes = 10};
+  const auto estimates =
+      estimate_sharding(sizes, MeshShape({.replicate = 2, .shard = 4}, 8));
+  EXPECT_EQ(estimates[0].stage, "DDP");
+  EXPECT_EQ(estimates[0].total_bytes(), 4 * 800);
+  EXPECT_EQ(estimates[3].stage, "3");
+  EXPECT_EQ(estimates[3].parameter_bytes, 200 + 2 * 10);
+  EXPECT_EQ(estimates[3].gradient_bytes, 200 + 3 * 10);
+  EXPECT_EQ(estimates[3].optimizer_bytes, 2 * 200);
+}
+
 TEST(ModelSizes, RefuseAMalformedConfig) {
   TempDir folder;
   write_llama(folder, Dtype::kF32, 4);
