@@ -48,17 +48,8 @@ struct ACCELERATE_API ShardingOptions {
   /// Parameters whose names start with one of these are replicated, and their
   /// gradients are averaged as in DDP. Not with `master_weights`.
   std::vector<std::string> ignored = {};
-<<<<<<< ours
-  /// The number of replicas of the model (HSDP). Each is sharded over a group
-  /// of consecutive ranks, and gathers stay within that group. Gradients are
-  /// averaged over all ranks.
-  int num_replicas = 1;
   /// Keep shards in pinned host memory and let optimizers train them there, so
   /// that an accelerator holds only the units in use. No effect on the CPU.
-=======
-  /// Keep shards in pinned host memory and let optimizers train them there, so
-  /// that an accelerator holds only the units in use. No effect on the CPU.
->>>>>>> theirs, merged as far as possible
   bool cpu_offload = false;
 };
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "accelerate/accumulate.h"
 #include "accelerate/prepared_model.h"
 #include "python/src/binders.h"
@@ -167,7 +169,11 @@ void bind_model(py::module_& module) {
       .def_property_readonly(
           "is_sharded",
           [](const ModelContext& context) {
-            return context.engine->holds_slices();
+            const auto& parameters = context.model.parameters;
+            return std::any_of(
+                parameters.begin(), parameters.end(), [&](const auto& each) {
+                  return context.engine->tensor_layout(each).is_divided();
+                });
           })
       .def(
           "whole_parameters",

@@ -91,7 +91,8 @@ void OptimizerStep::wire(
       continue;
     }
     const auto trained = engine->trained(parameter);
-    if (engine->pieces(parameter) && !optimizer_->why_no_slices().empty()) {
+    if (engine->tensor_layout(parameter).is_divided() &&
+        !optimizer_->why_no_slices().empty()) {
       throw UsageError(str_cat(
           "[prepare] The optimizer ",
           optimizer_->why_no_slices(),

@@ -10,8 +10,24 @@
 
 namespace accelerate {
 
-ParallelEngine::ParallelEngine(MemoryLayout layout)
-    : layout_(std::move(layout)) {}
+ParallelEngine::ParallelEngine(MemoryLayout layout, Mesh mesh)
+    : layout_(std::move(layout)), mesh_(std::move(mesh)) {}
+
+const TensorLayout& ParallelEngine::tensor_layout(
+    const at::Tensor& /*parameter*/) const {
+  static const TensorLayout whole;
+  return whole;
+}
+
+std::optional<TensorPieces> ParallelEngine::pieces(
+    const at::Tensor& parameter) const {
+  const auto& layout = tensor_layout(parameter);
+  if (!layout.is_divided()) {
+    return std::nullopt;
+  }
+  return pieces_of(
+      parameter.sizes().vec(), layout, mesh_.shape(), mesh_.group().rank());
+}
 
 at::Tensor ParallelEngine::gradient(const at::Tensor& parameter) const {
   return parameter.grad();

@@ -12,8 +12,10 @@
 
 #include "accelerate/detail/step_scalars.h"
 #include "accelerate/export.h"
+#include "accelerate/mesh.h"
 #include "accelerate/process_group.h"
 #include "accelerate/stateful.h"
+#include "layout/tensor_layout.h"
 #include "parallel/memory_layout.h"
 #include "state/parameter_set.h"
 
@@ -62,7 +64,8 @@ class ACCELERATE_API ParallelEngine
     : public Stateful,
       public std::enable_shared_from_this<ParallelEngine> {
  public:
-  explicit ParallelEngine(MemoryLayout layout = {});
+  /// The mesh may be left out if every `tensor_layout` is whole.
+  explicit ParallelEngine(MemoryLayout layout = {}, Mesh mesh = {});
 
   /// Whether gradients are never synchronised and every callback does nothing.
   virtual bool is_local() const { return true; }
@@ -111,11 +114,6 @@ class ACCELERATE_API ParallelEngine
   /// accumulated so far, at its end the whole or its slice. Undefined if there
   /// is none.
   virtual at::Tensor gradient(const at::Tensor& parameter) const;
-  /// Whether other ranks hold other slices of the gradients.
-  virtual bool holds_slices() const { return false; }
-  /// Reduces a value that every rank has computed from its own slices of the
-  /// gradients. Collective; no effect if gradients are whole.
-  virtual void combine(at::Tensor& /*number*/, ReduceOp /*op*/) const {}
   /// Multiplies the gradients of these parameters accumulated so far. `factor`
   /// is an fp64 tensor with one element.
   virtual void scale_gradients(
@@ -143,12 +141,13 @@ class ACCELERATE_API ParallelEngine
   virtual at::Tensor trained(const at::Tensor& parameter) const {
     return parameter;
   }
-  /// Which elements of the parameter `trained(parameter)` contains; empty if it
-  /// is the whole.
-  virtual std::optional<TensorPieces> pieces(
-      const at::Tensor& /*parameter*/) const {
-    return std::nullopt;
-  }
+  /// Which elements of the parameter `trained(parameter)` contains on each rank
+  /// of `mesh()`. Its gradient has the same layout at the end of an
+  /// accumulation cycle.
+  virtual const TensorLayout& tensor_layout(const at::Tensor& parameter) const;
+  /// The pieces of this rank; nothing if every rank has the whole. `parameter`
+  /// is a tensor of the `ParameterSet`.
+  std::optional<TensorPieces> pieces(const at::Tensor& parameter) const;
   /// Called around the step of each optimizer that trains parameters of the
   /// model.
   virtual void before_step() {}
@@ -214,6 +213,7 @@ class ACCELERATE_API ParallelEngine
   /// Where parameters and gradients are stored, and the units in which they are
   /// sent.
   const MemoryLayout& layout() const { return layout_; }
+  const Mesh& mesh() const { return mesh_; }
 
   /// Null if ranks cannot have different numbers of batches.
   virtual Joinable* joinable() { return nullptr; }
@@ -222,6 +222,7 @@ class ACCELERATE_API ParallelEngine
   MemoryLayout layout_;
 
  private:
+  Mesh mesh_;
   bool is_alone_ = false;
 };
 

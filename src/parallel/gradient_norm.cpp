@@ -8,6 +8,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "comm/agreement.h"
 #include "kernels/total_norm.h"
 #include "observe/hint.h"
 #include "parallel/engine.h"
@@ -32,18 +33,19 @@ void add_to(ByDevice& devices, const std::vector<at::Tensor>& gradients) {
   }
 }
 
-/// The norm of slices, which differ between the engine's ranks.
+/// The norm of slices. Each rank has its own.
 at::Tensor norm_over_ranks(const HeldGradients& held, double norm_type) {
   auto own = held.gradients.empty()
                  ? at::zeros({}, held.norm_options)
                  : kernels::total_norm(held.gradients, norm_type)
                        .to(held.norm_options);
+  announce(*held.ranks, "reduction over gradient shards");
   if (std::isinf(norm_type)) {
-    held.engine->combine(own, ReduceOp::kMax);
+    held.ranks->all_reduce(own, ReduceOp::kMax);
     return own;
   }
   own = own.pow(norm_type);
-  held.engine->combine(own, ReduceOp::kSum);
+  held.ranks->all_reduce(own, ReduceOp::kSum);
   return own.pow(1 / norm_type);
 }
 
@@ -54,7 +56,7 @@ at::Tensor total_norm(
   std::vector<at::Tensor> norms;
   ByDevice whole;
   for (const auto& part : held) {
-    if (part.engine != nullptr) {
+    if (part.ranks != nullptr) {
       norms.push_back(norm_over_ranks(part, norm_type).to(device));
     } else {
       add_to(whole, part.gradients);

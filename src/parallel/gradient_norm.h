@@ -12,24 +12,25 @@
 namespace accelerate {
 
 class ParallelEngine;
+class ProcessGroup;
 
 /// Gradients as this rank holds them.
 struct HeldGradients {
-  /// The engine whose other ranks hold the other slices; null if gradients are
-  /// whole.
-  const ParallelEngine* engine = nullptr;
+  /// The ranks that together hold every element of these once; null if this
+  /// rank has all elements.
+  const ProcessGroup* ranks = nullptr;
   std::vector<at::Tensor> gradients = {};
   /// The engine that keeps all of these for the step; null if they are modified
   /// in place.
   ParallelEngine* keeper = nullptr;
-  /// With an `engine`: device and dtype of the norm that its ranks reduce. All
-  /// ranks must agree on it, including those that hold no slice.
+  /// With `ranks`: device and dtype of the norm that they reduce. All ranks
+  /// must agree on it, including those that hold no slice.
   c10::TensorOptions norm_options = {};
 };
 
 /// Scales all gradients by the same factor so that their norm is at most
 /// `max_norm`; returns the previous norm as a tensor that the device may still
-/// be computing. A collective of the given engines, in their order.
+/// be computing. Collective over the `ranks` of each entry, in order.
 ACCELERATE_API at::Tensor clip_gradient_norm(
     const std::vector<HeldGradients>& held,
     double max_norm,

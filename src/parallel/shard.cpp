@@ -26,7 +26,7 @@ namespace {
 class ShardEngine final : public ParallelEngine {
  public:
   ShardEngine(const EngineArguments& arguments, const ShardingOptions& options)
-      : ParallelEngine(MemoryLayout(arguments.memory)),
+      : ParallelEngine(MemoryLayout(arguments.memory), arguments.mesh),
         all_(arguments.model),
         model_(arguments, options, layout_),
         whole_(
@@ -111,11 +111,6 @@ class ShardEngine final : public ParallelEngine {
                ? gradients_->gradient(model_.place_of(parameter))
                : ParallelEngine::gradient(parameter);
   }
-  bool holds_slices() const override { return true; }
-  void combine(at::Tensor& number, ReduceOp op) const override {
-    announce(model_.group(), "reduction over gradient shards");
-    model_.group().all_reduce(number, op);
-  }
   void zero_gradients(const std::vector<at::Tensor>& parameters, Zeroing how)
       override {
     for (const auto& parameter : parameters) {
@@ -129,11 +124,10 @@ class ShardEngine final : public ParallelEngine {
   at::Tensor trained(const at::Tensor& parameter) const override {
     return model_.holds(parameter) ? model_.slice_of(parameter).own : parameter;
   }
-  std::optional<TensorPieces> pieces(
+  const TensorLayout& tensor_layout(
       const at::Tensor& parameter) const override {
-    return model_.holds(parameter)
-               ? std::optional(model_.pieces_of(model_.slice_of(parameter)))
-               : std::nullopt;
+    return model_.holds(parameter) ? model_.slice_of(parameter).layout
+                                   : ParallelEngine::tensor_layout(parameter);
   }
   // Units gathered for a backward that never came contain old weights.
   void before_step() override { gathers_.release_all(); }
@@ -153,8 +147,7 @@ class ShardEngine final : public ParallelEngine {
     if (model_.unit_of(slice).has_whole() && !gathers_.is_stale()) {
       return whole.detach();
     }
-    return TensorSlice{
-        slice.own.detach(), whole.sizes().vec(), model_.pieces_of(slice)};
+    return TensorSlice{slice.own.detach(), whole.sizes().vec(), slice.pieces};
   }
 
   void load(const at::Tensor& parameter, const StateValue& value) override {
@@ -171,7 +164,7 @@ class ShardEngine final : public ParallelEngine {
         refuse_load(str_cat("a tensor of shape ", whole->sizes()), slice);
       }
       slice.own.detach().copy_(
-          whole->flatten().narrow(0, slice.begin, slice.own.numel()));
+          whole->flatten().narrow(0, slice.begin(), slice.own.numel()));
       if (!model_.is_gathered()) {
         mine.detach().copy_(*whole);
       }
@@ -181,8 +174,7 @@ class ShardEngine final : public ParallelEngine {
     if (part == nullptr) {
       refuse_load("no tensor", slice);
     }
-    if (part->whole != mine.sizes().vec() ||
-        part->pieces != model_.pieces_of(slice)) {
+    if (part->whole != mine.sizes().vec() || part->pieces != slice.pieces) {
       refuse_load(
           str_cat(
               "other ",
@@ -306,7 +298,7 @@ class ShardEngine final : public ParallelEngine {
         ", or its shard: ",
         slice.own.numel(),
         " elements from position ",
-        slice.begin,
+        slice.begin(),
         ". Was it saved for another model, or with other shard units?"));
   }
 

@@ -54,14 +54,18 @@ ShardedModel::ShardedModel(
     const EngineArguments& arguments,
     const ShardingOptions& options,
     MemoryLayout& layout)
-    : everyone_(arguments.group),
-      group_(arguments.mesh.group(MeshDimension::kShard)),
-      replicas_(arguments.mesh.group(MeshDimension::kReplicate)),
+    : mesh_(arguments.mesh),
+      everyone_(arguments.group),
+      group_(mesh_.group(MeshDimension::kShard)),
+      replicas_(mesh_.group(MeshDimension::kReplicate)),
       options_(options),
       layout_(layout),
       model_(split_parameters(arguments.model, options).sharded),
       weights_(arguments.weights),
       device_(device_of(model_, options.stage, arguments.device)),
+      memory_(
+          options.cpu_offload && !device_.is_cpu() ? TensorMemory::kHost
+                                                   : TensorMemory::kDevice),
       plans_(plan_shard_units(model_, options)),
       slices_(model_.parameters.size()) {
   std::vector<std::vector<size_t>> members;
@@ -195,27 +199,33 @@ at::Tensor ShardedModel::share_values(const ShardUnit& unit) const {
 void ShardedModel::read_part(ShardUnit& unit) const {
   unit.part = reserve_own(MemoryUse::kParameters, unit).zero_();
   for (size_t i = 0; i < unit.members.size(); ++i) {
-    const auto& parameter = model_.parameters[unit.members[i]];
-    const auto own = own_range(unit, i, parameter.numel());
-    if (own.size > 0) {
+    const auto slice = make_slice(unit, i);
+    if (!slice.pieces.empty()) {
       read_deferred_part(
-          parameter, own.begin, unit.part.narrow(0, own.place, own.size));
+          model_.parameters[unit.members[i]], slice.begin(), slice.own);
     }
   }
 }
 
-/// Which elements of a member belong to this rank.
-ShardedModel::OwnRange ShardedModel::own_range(
-    const ShardUnit& unit,
-    size_t member,
-    int64_t num_numbers) const {
-  const int64_t own_begin = unit.num_own * group_.rank();
-  const int64_t offset = unit.offsets[member];
-  const int64_t end = offset + num_numbers;
-  const int64_t begin = std::clamp(own_begin, offset, end);
-  const int64_t size = std::clamp(own_begin + unit.num_own, begin, end) - begin;
+ShardSlice ShardedModel::make_slice(const ShardUnit& unit, size_t member)
+    const {
+  const auto& parameter = model_.parameters[unit.members[member]];
+  const auto offset = unit.offsets[member];
+  ShardSlice slice{.unit = unit.index, .member = member};
+  slice.layout = {
+      .placements = {{MeshDimension::kShard, FlatShard{offset, unit.num_own}}},
+      .memory = memory_};
+  slice.pieces = pieces_of(
+      parameter.sizes().vec(),
+      slice.layout,
+      mesh_.shape(),
+      mesh_.group().rank());
   // An empty range has no position in the shard.
-  return {begin - offset, size, size == 0 ? 0 : begin - own_begin};
+  const auto place = slice.pieces.empty() ? 0
+                                          : offset + slice.begin() -
+                                                unit.num_own * group_.rank();
+  slice.own = unit.part.narrow(0, place, num_elements(slice.pieces)).detach();
+  return slice;
 }
 
 /// `flat` contains the whole values in the dtype of training.
@@ -260,12 +270,11 @@ void ShardedModel::add_slices(const ShardUnit& unit) {
   for (size_t i = 0; i < unit.members.size(); ++i) {
     const size_t place = unit.members[i];
     const auto& parameter = model_.parameters[place];
-    const auto range = own_range(unit, i, parameter.numel());
-    auto own = unit.part.narrow(0, range.place, range.size).detach();
-    own.set_requires_grad(parameter.requires_grad());
+    auto slice = make_slice(unit, i);
+    slice.own.set_requires_grad(parameter.requires_grad());
     place_of_[parameter.unsafeGetTensorImpl()] = place;
-    place_of_[own.unsafeGetTensorImpl()] = place;
-    slices_[place] = {unit.index, i, std::move(own), range.begin};
+    place_of_[slice.own.unsafeGetTensorImpl()] = place;
+    slices_[place] = std::move(slice);
   }
 }
 
@@ -313,11 +322,6 @@ const ShardUnit& ShardedModel::unit_of(const ShardSlice& slice) const {
 
 const at::Tensor& ShardedModel::whole_of(const ShardSlice& slice) const {
   return model_.parameters[unit_of(slice).members[slice.member]];
-}
-
-TensorPieces ShardedModel::pieces_of(const ShardSlice& slice) const {
-  return flat_range(
-      whole_of(slice).sizes().vec(), slice.begin, slice.own.numel());
 }
 
 } // namespace accelerate

@@ -12,6 +12,7 @@
 #include "accelerate/process_group.h"
 #include "accelerate/sharding.h"
 #include "accelerate/tensor_pieces.h"
+#include "layout/tensor_layout.h"
 #include "parallel/memory_layout.h"
 #include "parallel/shard_units.h"
 #include "parallel/strategies.h"
@@ -54,9 +55,13 @@ struct ShardUnit {
 struct ShardSlice {
   size_t unit = 0;
   size_t member = 0;
-  at::Tensor own;
+  at::Tensor own = {};
+  TensorLayout layout = {};
+  /// Of the whole parameter: one range at most.
+  TensorPieces pieces = {};
+
   /// In the whole parameter.
-  int64_t begin = 0;
+  int64_t begin() const { return pieces.empty() ? 0 : pieces[0].begin; }
 };
 
 /// What is sharded, and where it is stored. Other classes handle the gathers
@@ -93,9 +98,7 @@ class ShardedModel {
   /// Throws `UsageError` naming a parameter that is no longer where `add_unit`,
   /// or the class that gathers it, has stored it: a step would not change it.
   void check_places() const;
-  bool is_offloaded() const {
-    return options_.cpu_offload && !device().is_cpu();
-  }
+  bool is_offloaded() const { return memory_ == TensorMemory::kHost; }
   bool is_gathered() const { return options_.stage == ShardStage::kParameters; }
 
   std::vector<ShardUnit>& units() { return units_; }
@@ -113,30 +116,21 @@ class ShardedModel {
   const ShardUnit& unit_of(const ShardSlice& slice) const;
   /// The parameter that it is a part of.
   const at::Tensor& whole_of(const ShardSlice& slice) const;
-  /// Which of its elements the slice contains.
-  TensorPieces pieces_of(const ShardSlice& slice) const;
 
  private:
-  struct OwnRange {
-    /// In the parameter.
-    int64_t begin = 0;
-    int64_t size = 0;
-    /// In the rank's shard.
-    int64_t place = 0;
-  };
-
   /// Replaces a sample that was not read.
   static constexpr uint64_t kNotRead = 0;
   std::vector<bool> agree_on_parts() const;
   /// Of the elements of its parameters, combined.
   uint64_t sample(const ShardUnitPlan& plan) const;
-  OwnRange own_range(const ShardUnit& unit, size_t member, int64_t num_numbers)
-      const;
+  /// Of a unit that has its part.
+  ShardSlice make_slice(const ShardUnit& unit, size_t member) const;
   at::Tensor share_values(const ShardUnit& unit) const;
   void read_part(ShardUnit& unit) const;
   void place_unit(ShardUnit& unit, const at::Tensor& flat);
   void add_slices(const ShardUnit& unit);
 
+  Mesh mesh_;
   ProcessGroup everyone_;
   ProcessGroup group_;
   ProcessGroup replicas_;
@@ -145,6 +139,8 @@ class ShardedModel {
   ParameterSet model_;
   std::optional<at::ScalarType> weights_;
   c10::Device device_;
+  /// Of parts, on an accelerator's run.
+  TensorMemory memory_;
   std::vector<ShardUnitPlan> plans_;
   /// For each unit: whether every rank reads its shard separately.
   std::vector<bool> are_parts_read_;

@@ -387,8 +387,7 @@ StateValue UnitGradients::saved(size_t place) const {
   if (gradient_of(slice).has[slice.member] || !own.defined()) {
     return gradient(place);
   }
-  return TensorSlice{
-      own, model_.whole_of(slice).sizes().vec(), model_.pieces_of(slice)};
+  return TensorSlice{own, model_.whole_of(slice).sizes().vec(), slice.pieces};
 }
 
 void UnitGradients::load(size_t place, const StateValue& value) {

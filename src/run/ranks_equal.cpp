@@ -26,7 +26,7 @@ int64_t hash_of(const at::Tensor& tensor) {
 } // namespace
 
 void check_ranks_equal(const ProcessGroup& group, const ParameterSet& model) {
-  if (group.world_size() == 1) {
+  if (group.world_size() == 1 || model.parameters.empty()) {
     return;
   }
   std::vector<int64_t> own;

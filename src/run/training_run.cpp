@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -544,10 +545,19 @@ void TrainingRun::watch_for_optimizers() {
 void TrainingRun::check_weights() const {
   for (const auto& model : living_models()) {
     const auto& engine = *model->engine;
-    // Ranks may differ while they train alone, or hold slices.
-    if (!engine.is_local() && engine.sync() && !engine.holds_slices()) {
-      check_ranks_equal(group(), model->model);
+    // Ranks may differ while they train by themselves.
+    if (engine.is_local() || !engine.sync()) {
+      continue;
     }
+    ParameterSet whole;
+    for (size_t i = 0; i < model->model.names.size(); ++i) {
+      const auto& parameter = model->model.parameters[i];
+      if (!engine.tensor_layout(parameter).is_divided()) {
+        whole.names.push_back(model->model.names[i]);
+        whole.parameters.push_back(parameter);
+      }
+    }
+    check_ranks_equal(group(), whole);
   }
 }
 
@@ -694,11 +704,10 @@ std::vector<HeldGradients> TrainingRun::held_gradients(
       keepers.insert(engine);
     }
   }
-  // First whole gradients, then those that engines hold in slices: every rank
-  // calls these engines in the same order, whether or not it holds a slice
-  // itself.
+  // First whole gradients, then those that ranks hold in slices: every rank
+  // reduces these in the same order, whether or not it holds a slice itself.
   std::vector<HeldGradients> held(1);
-  std::unordered_map<const ParallelEngine*, size_t> place_of;
+  std::map<std::pair<const ParallelEngine*, MeshDimension>, size_t> place_of;
   for (const auto& parameter : parameters) {
     const auto* engine = engine_of(parameter, models);
     if (keepers.contains(engine)) {
@@ -706,12 +715,17 @@ std::vector<HeldGradients> TrainingRun::held_gradients(
     }
     auto gradient = engine ? engine->gradient(parameter) : parameter.grad();
     size_t place = 0;
-    if (engine != nullptr && engine->pieces(parameter)) {
-      place = place_of.emplace(engine, held.size()).first->second;
+    const auto divided = engine == nullptr
+                             ? MeshDimension()
+                             : engine->tensor_layout(parameter).divided_along();
+    if (divided != MeshDimension()) {
+      place = place_of.emplace(std::pair(engine, divided), held.size())
+                  .first->second;
       const auto options = engine->trained(parameter).options();
       if (place == held.size()) {
         held.push_back(
-            {.engine = engine, .norm_options = options.dtype(at::kFloat)});
+            {.ranks = &engine->mesh().group(divided),
+             .norm_options = options.dtype(at::kFloat)});
       }
       if (options.dtype() == at::kDouble) {
         held[place].norm_options = options;

@@ -16,7 +16,7 @@ int64_t slice_size(int64_t size, int world_size) {
 } // namespace
 
 OptimizerSharder::OptimizerSharder(const EngineArguments& arguments)
-    : ParallelEngine(MemoryLayout(arguments.memory)),
+    : ParallelEngine(MemoryLayout(arguments.memory), arguments.mesh),
       group_(arguments.group),
       buffers_(arguments.model.buffers) {
   const auto& parameters = arguments.model.parameters;
@@ -41,7 +41,11 @@ OptimizerSharder::OptimizerSharder(const EngineArguments& arguments)
     const int64_t size = std::min(chunk, parameter.numel() - begin);
     auto own = parameter.detach().flatten().narrow(0, begin, size);
     own.set_requires_grad(true);
-    slices_.push_back({parameter, own, begin});
+    slices_.push_back(
+        {parameter,
+         own,
+         begin,
+         {.placements = {{MeshDimension::kData, FlatShard{0, chunk}}}}});
   }
 }
 
@@ -93,10 +97,6 @@ at::Tensor OptimizerSharder::gradient(const at::Tensor& parameter) const {
   return is_reduced_ ? slice.own.grad() : slice.parameter.grad();
 }
 
-void OptimizerSharder::combine(at::Tensor& number, ReduceOp op) const {
-  group_.all_reduce(number, op);
-}
-
 void OptimizerSharder::scale_gradients(
     const std::vector<at::Tensor>& parameters,
     const at::Tensor& factor) {
@@ -128,11 +128,9 @@ at::Tensor OptimizerSharder::trained(const at::Tensor& parameter) const {
   return slice_of(parameter).own;
 }
 
-std::optional<TensorPieces> OptimizerSharder::pieces(
+const TensorLayout& OptimizerSharder::tensor_layout(
     const at::Tensor& parameter) const {
-  const auto& slice = slice_of(parameter);
-  return flat_range(
-      slice.parameter.sizes().vec(), slice.begin, slice.own.numel());
+  return slice_of(parameter).layout;
 }
 
 void OptimizerSharder::after_step(bool did_step) {

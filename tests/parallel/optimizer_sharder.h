@@ -34,8 +34,6 @@ class OptimizerSharder final : public ParallelEngine {
   void sync_next_backward() override { syncs_next_ = true; }
 
   at::Tensor gradient(const at::Tensor& parameter) const override;
-  bool holds_slices() const override { return true; }
-  void combine(at::Tensor& number, ReduceOp op) const override;
   void scale_gradients(
       const std::vector<at::Tensor>& parameters,
       const at::Tensor& factor) override;
@@ -43,8 +41,7 @@ class OptimizerSharder final : public ParallelEngine {
       override;
 
   at::Tensor trained(const at::Tensor& parameter) const override;
-  std::optional<TensorPieces> pieces(
-      const at::Tensor& parameter) const override;
+  const TensorLayout& tensor_layout(const at::Tensor& parameter) const override;
   void before_step() override { ++calls["before_step"]; }
   /// Everybody gets everybody's slices.
   void after_step(bool did_step) override;
@@ -62,6 +59,7 @@ class OptimizerSharder final : public ParallelEngine {
     /// A view of the parameter's memory.
     at::Tensor own;
     int64_t begin = 0;
+    TensorLayout layout;
   };
   const Slice& slice_of(const at::Tensor& tensor) const;
 
