@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program `accelerate`: registers the commands and turns whatever goes
-// wrong into one line and an exit code.
+// The program `accelerate`: registers the commands and turns errors into one
+// line and an exit code.
 #include <fcntl.h>
 #include <signal.h>
 #include <sysexits.h>
@@ -34,7 +34,7 @@ class ClosedOutput : public std::streambuf {};
 
 // A file that is opened later must not become a standard stream.
 void open_standard_streams() {
-  // Never destroyed: the standard library flushes after everything else.
+  // Never destroyed, because the standard library flushes at the very end.
   static auto* const closed = new ClosedOutput;
   for (int file = STDIN_FILENO; file <= STDERR_FILENO; ++file) {
     if (fcntl(file, F_GETFD) < 0) {
@@ -47,7 +47,8 @@ void open_standard_streams() {
   }
 }
 
-// A limit on file sizes is an error of a write, as a full disk, and no death.
+// A limit on file sizes should fail writes, like a full disk, rather than kill
+// the process.
 void block_file_size_signal() {
   sigset_t mask;
   sigemptyset(&mask);
@@ -55,7 +56,8 @@ void block_file_size_signal() {
   sigprocmask(SIG_BLOCK, &mask, nullptr);
 }
 
-/// Commands of the original that only its files and Google's programs need.
+/// Commands of the original that depend only on its files and Google's
+/// programs.
 struct PythonCommand {
   std::string_view name;
   std::string_view module;
@@ -65,7 +67,7 @@ constexpr PythonCommand kPythonCommands[] = {
     {"to-fsdp2", "accelerate.commands.to_fsdp2"},
 };
 
-/// Empty for a command that `app` has.
+/// Empty if `app` has the command.
 std::string explain_unknown_command(
     const CLI::App& app,
     const std::string& name) {
@@ -129,7 +131,7 @@ void unmark_options(CLI::App& app) {
   }
 }
 
-/// One line, whatever the message quotes.
+/// Prints one line, whatever the message quotes.
 void complain(const std::string& message) {
   std::cerr << "accelerate: " << accelerate::printable(message) << '\n';
 }
@@ -163,7 +165,7 @@ int run(std::vector<std::string> arguments) {
       return accelerate::kExitUsage;
     }
     accelerate::mark_arguments(arguments);
-    std::reverse(arguments.begin(), arguments.end()); // As CLI11 wants them.
+    std::reverse(arguments.begin(), arguments.end()); // CLI11's order
     app.parse(std::move(arguments));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) {
