@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run that may be ended at any time and goes on where it was saved last:
+// A run that may be stopped at any time and resumes where it was saved last:
 //
-//     accelerate launch example_checkpoint run 13    # ends after 13 steps
-//     accelerate launch example_checkpoint run       # goes on to the end
+//     accelerate launch example_checkpoint run 13    # stops after 13 steps
+//     accelerate launch example_checkpoint run       # resumes to the end
 //
-// The second prints what a run without a stop prints, to the last bit.
+// The second prints exactly what an uninterrupted run prints.
 #include <accelerate/accelerate.h>
 #include <torch/torch.h>
 
@@ -12,7 +12,7 @@
 
 namespace {
 
-/// What the program itself has to remember.
+/// State of the program itself.
 struct Steps : accelerate::Stateful {
   int64_t num_done = 0;
   accelerate::StateDict state_dict() const override {
@@ -49,7 +49,7 @@ int main(int argc, char** argv) {
       torch::nn::Linear(16, 1));
   accelerate::optim::AdamW optimizer(model->parameters(), {.lr = 0.01});
   auto [loader, net, opt] = accelerator.prepare(dataloader, model, optimizer);
-  // Built on the prepared optimizer, so it is saved too.
+  // Built on the prepared optimizer, so it is saved, too.
   auto scheduler = accelerate::get_scheduler(
       "linear", opt, {.num_warmup_steps = 10, .num_training_steps = kNumSteps});
   const auto steps = std::make_shared<Steps>();
@@ -74,7 +74,8 @@ int main(int argc, char** argv) {
         accelerator.save_state();
       }
       if (accelerator.should_stop()) {
-        accelerator.save_and_leave(); // Somebody needs the machine.
+        accelerator.save_and_leave(); // the machine is needed for something
+                                      // else
       }
       if (steps->num_done == kNumSteps || here == num_allowed) {
         break;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients that travel as thin matrices, then as 16 bit numbers.
+// Gradients sent as products of thin matrices, then in 16 bits.
 //
 //     accelerate launch --num_processes 2 example_gradient_compression
 #include <accelerate/accelerate.h>
@@ -33,7 +33,7 @@ double train(const accelerate::DdpOptions& ddp) {
 int main() {
   train({});
   train({.compression = accelerate::Compression::kBf16});
-  // The first steps count most: they are sent as they are.
+  // The first steps matter most, so they are sent uncompressed.
   train(
       {.compression = accelerate::Compression::kPowerSgd,
        .power_sgd = {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where memory is short: activations that are computed twice instead of kept,
-// and the largest batch that fits.
+// Saving memory: activations that are recomputed instead of kept, and the
+// largest batch that fits.
 //
 //     accelerate launch --num_processes 2 example_memory
 #include <accelerate/accelerate.h>
@@ -15,7 +15,7 @@ struct DeepImpl : torch::nn::Module {
   }
   torch::Tensor forward(torch::Tensor x) {
     for (auto& block : blocks) {
-      // Keeps the block's input, and none of its activations.
+      // Keeps the block's input but none of its activations.
       x = accelerate::recompute(
           [block](const torch::Tensor& h) mutable {
             return h + torch::dropout(torch::gelu(block(h)), 0.1, true);
@@ -41,7 +41,7 @@ int64_t train(int64_t batch_size) {
     opt.step();
     opt.zero_grad();
   }
-  // Stands for a machine that is too small.
+  // Simulates a machine with too little memory.
   if (batch_size > 50) {
     throw std::bad_alloc();
   }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A data set of your own: samples are structs, batches come from your own
-// function or from the ready one for texts of different length.
+// A custom data set: samples are structs; batches come from a custom function
+// or from the built-in one for texts of different lengths.
 #include <accelerate/accelerate.h>
 #include <torch/torch.h>
 
-/// A sample. `Batch` is what many of them become: a number is then a tensor.
+/// A sample. `Batch` is the type of many of them, in which numbers are tensors.
 struct Review {
   std::vector<int64_t> input_ids;
-  torch::Tensor attention_mask; // left undefined: padding fills it in
+  torch::Tensor attention_mask; // left undefined: padding sets it
   int64_t stars = 0;
 
   struct Batch {
@@ -24,8 +24,8 @@ auto field_names(const Review&) {
   return std::array{"input_ids", "attention_mask", "stars"};
 }
 
-/// Anything with `size` and `get` is a data set. `get` may be called from
-/// several threads at once.
+/// Anything with `size` and `get` is a data set. Several threads may call `get`
+/// at the same time.
 class Reviews {
  public:
   size_t size() const { return 6; }
@@ -37,7 +37,7 @@ class Reviews {
   }
 };
 
-/// A collate function of your own: all words of the batch behind one another.
+/// A custom collate function: all words of the batch, concatenated.
 struct Packed {
   torch::Tensor words;
   torch::Tensor first_word; // of each review

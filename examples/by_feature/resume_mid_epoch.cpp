@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stops in the middle of a shuffled epoch and goes on: the samples before and
+// Stops in the middle of a shuffled epoch and resumes: the samples before and
 // after are those of the whole epoch, in the same order.
 #include <accelerate/accelerate.h>
 #include <torch/torch.h>
@@ -34,13 +34,13 @@ int main() {
       note(batch);
       if (++num_batches == 2) {
         saved = loader.state_dict();
-        break; // The machine is needed for something else.
+        break; // the machine is needed for something else
       }
     }
     accelerator.print("stopped after ", seen.size(), " samples");
   }
 
-  // A new process, of a run with any number of processes, begins here.
+  // A new process starts here; the run may have another number of processes.
   auto loader = accelerator.prepare(make_loader());
   loader.load_state_dict(saved);
   for (auto& batch : loader) {

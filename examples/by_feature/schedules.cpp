@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Schedules side by side: the rate every 25 steps.
+// Compares schedules: the rate every 25 steps.
 #include <accelerate/accelerate.h>
 #include <torch/torch.h>
 
@@ -23,7 +23,7 @@ int main() {
                [](int64_t step) {
                  return 1.0 / static_cast<double>(1 + step / 30);
                }}},
-      // A warm-up of your own, then a schedule that starts from the full rate.
+      // A custom warm-up, then a schedule that starts from the full rate.
       {"SequentialLR",
        SequentialLR{
            .schedules =

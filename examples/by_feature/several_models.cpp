@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two models and two optimizers that take turns: a generator learns to imitate
-// a bell curve, a critic to tell the difference.
+// Two models and two optimizers in alternation: a generator learns to imitate a
+// bell curve, a critic to tell the difference.
 //
 //     accelerate launch --num_processes 2 example_several_models
 #include <accelerate/accelerate.h>
@@ -26,7 +26,8 @@ int main() {
     return torch::binary_cross_entropy_with_logits(score, is);
   };
   for (int step = 0; step < 1000; ++step) {
-    // One forward for both halves: each forward meets the other ranks once.
+    // One forward for both halves: each forward of a prepared model
+    // communicates.
     const auto mixed = torch::cat({wanted(), g(noise()).detach()});
     accelerator.backward(verdict(d(mixed), torch::cat({ones, 0 * ones})));
     d_opt.step();

@@ -12,7 +12,7 @@ int main(int argc, char** argv) {
     std::cerr << "usage: sharded_weights FROM TO SIZE\n";
     return 2;
   }
-  const st::Checkpoint model(argv[1]); // A file, an index or a folder.
+  const st::Checkpoint model(argv[1]); // a file, an index or a folder
   const auto names = st::save_sharded(
       argv[2], model.tensors(), {.max_shard_bytes = st::parse_size(argv[3])});
   for (const auto& name : names) {

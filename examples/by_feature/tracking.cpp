@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Metrics as JSON lines and for TensorBoard, log lines, and a bar:
 //
-//     accelerate launch example_tracking runs 12     # ends after 12 steps
-//     accelerate launch example_tracking runs        # goes on to the end
+//     accelerate launch example_tracking runs 12     # stops after 12 steps
+//     accelerate launch example_tracking runs        # resumes to the end
 //     tensorboard --logdir runs
 #include <accelerate/accelerate.h>
 #include <torch/torch.h>
@@ -54,7 +54,7 @@ int main(int argc, char** argv) {
       opt.zero_grad();
       const auto mean =
           accelerator.reduce(loss.detach(), accelerate::ReduceOp::kMean);
-      // Without a step: the one after the last, also after a restart.
+      // The default is the step after the last one, also after a restart.
       accelerator.log({{"loss", mean}, {"lr", kLearningRate}});
       progress_bar.update();
       progress_bar.set_postfix({{"loss", mean}});
