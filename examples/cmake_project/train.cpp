@@ -15,7 +15,7 @@ accelerate::TensorDataset make_data(int64_t num_points) {
       {points, (points.norm(2, 1) < 0.8).to(torch::kLong)});
 }
 
-/// What the program itself has to remember in a checkpoint.
+/// State of the program itself, saved in checkpoints.
 struct Progress : accelerate::Stateful {
   int64_t epoch = 0;
   accelerate::StateDict state_dict() const override {
@@ -66,7 +66,7 @@ int main(int argc, char** argv) {
       loss_of_batch = loss.item<double>();
       bar.update();
     }
-    const torch::NoGradGuard no_grad; // The test data of all processes.
+    const torch::NoGradGuard no_grad; // the test data of all processes
     std::vector<torch::Tensor> right;
     for (auto& batch : test_loader) {
       right.push_back(

@@ -39,7 +39,7 @@ model, optimizer, train_loader, test_loader = accelerator.prepare(
 
 @torch.no_grad()
 def accuracy():
-    """The share of right answers on the test data, over all processes."""
+    """The accuracy on the test data, over all processes."""
     right = []
     for points, labels in test_loader:
         right.append(accelerator.gather_for_metrics(model(points).argmax(dim=1) == labels))
