@@ -28,7 +28,7 @@ torch::Tensor loss_of(const torch::Tensor& scores, double wanted) {
 
 int main() {
   accelerate::Accelerator accelerator;
-  accelerate::set_seed(1); // The same data and first weights everywhere.
+  accelerate::set_seed(1); // the same data and initial weights on all ranks
   const auto angles = 2 * M_PI * torch::rand({4096, 1});
   const auto circle = torch::cat({angles.cos(), angles.sin()}, 1);
   auto generator = make_model(kNoise, 2);
@@ -46,7 +46,7 @@ int main() {
           accelerate::TensorDataset({circle}),
           {.batch_size = 64, .shuffle = true, .drop_last = true}));
   accelerate::Ema ema(make, {.decay = 0.99});
-  // Noise is each rank's own.
+  // Each rank has its own noise.
   const auto rank = static_cast<uint64_t>(accelerator.process_index());
   accelerate::set_seed(1, {.offset = 1 + rank});
   const auto noise = [&](int64_t num) {
@@ -65,7 +65,7 @@ int main() {
       accelerator.backward(loss_of(judge(fake), 1));
       make_opt.step();
       make_opt.zero_grad();
-      judge_opt.zero_grad(); // What the generator's loss left there.
+      judge_opt.zero_grad(); // drop what the generator's loss has left
       ema.update();
     }
   }
