@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts for the examples: read, split, and cut into tokens.
+// Texts for the examples: reading, splitting, tokenising.
 #pragma once
 
 #include <accelerate/accelerate.h>
@@ -17,15 +17,15 @@ namespace texts {
 
 namespace fs = std::filesystem;
 
-/// `label[i]` is the number of the class of `text[i]` in `classes`.
+/// `label[i]` is the index of the class of `text[i]` in `classes`.
 struct Labelled {
   std::vector<std::string> text;
   std::vector<int64_t> label;
   std::vector<std::string> classes;
 };
 
-/// The entries of a file: parted by lines of `%` where there are any (as in
-/// the files of `fortune`), else one per line.
+/// The entries of a file: separated by lines of `%` if there are any (as in the
+/// files of `fortune`), else one per line.
 inline std::vector<std::string> read_entries(const fs::path& file) {
   std::ifstream in(file);
   if (!in) {
@@ -109,7 +109,7 @@ inline Labelled read(
   return all;
 }
 
-/// One text as the model reads it; collation pads and makes the mask.
+/// One text as input of the model; collation pads it and adds the mask.
 using Sample = std::map<std::string, torch::Tensor>;
 
 inline std::vector<Sample> tokenize(
