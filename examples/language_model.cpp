@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small GPT-2 that learns the bytes of a text file, and its perplexity on a
-// part that it has not seen. Padding at the end of a line does not count, and
-// each token of all ranks counts alike.
+// part it was not trained on. Padding at the end of a line does not count, and
+// all tokens of all ranks have equal weight.
 //
 //     accelerate launch --num_processes 2 language_model FILE
 #include <accelerate/accelerate.h>
@@ -15,7 +15,7 @@ namespace {
 using accelerate::models::ModelInputs;
 constexpr int64_t kLength = 48;
 
-/// One line of the file in each row, cut or padded with ignored labels.
+/// One line of the file per row, truncated or padded with ignored labels.
 torch::Tensor read_lines(const char* file) {
   std::ifstream input(file);
   std::vector<torch::Tensor> rows;
