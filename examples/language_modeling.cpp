@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trains a small GPT-2 from scratch, byte by byte, on text files, and lets it
-// write a few sentences.
+// generate a few sentences.
 //
 //     accelerate launch --num_processes 2 language_modeling
 //         /usr/share/games/fortunes/{computers,science}
@@ -16,7 +16,7 @@
 
 namespace {
 
-constexpr int64_t kEnd = 256; // After the 256 bytes.
+constexpr int64_t kEnd = 256; // after the 256 bytes
 constexpr int64_t kSequence = 64;
 constexpr int kEpochs = 6;
 
@@ -33,7 +33,7 @@ accelerate::models::ModelConfig small_gpt2() {
   return config;
 }
 
-/// Every entry of the files, byte by byte, with a token at its end.
+/// Every entry of the files, byte by byte, followed by an end token.
 std::vector<int64_t> bytes_of(int num_files, char** files) {
   std::vector<int64_t> ids;
   for (int i = 0; i < num_files; ++i) {
