@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// REINFORCE: walks along a line to its end at +5, from episodes of different
+// REINFORCE: walks along a line to its end at +5, with episodes of different
 // lengths on every rank. A loss that is the mean over the steps of an episode
-// is weighted by their number, so that each step of all ranks counts alike.
+// is weighted by their number, so that all steps of all ranks have equal
+// weight.
 //
 //     accelerate launch --num_processes 2 reinforce
 #include <accelerate/accelerate.h>
@@ -46,7 +47,7 @@ int main() {
       torch::nn::Linear(1, 16), torch::nn::Tanh(), torch::nn::Linear(16, 2));
   accelerate::optim::Adam optimizer(model->parameters(), {.lr = 1e-2});
   auto [policy, opt] = accelerator.prepare(model, optimizer);
-  // Each rank walks its own ways.
+  // Each rank makes its own walks.
   const auto rank = static_cast<uint64_t>(accelerator.process_index());
   accelerate::set_seed(1, {.offset = 1 + rank});
 
