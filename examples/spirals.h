@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the plain and the accelerated example share: data, model, reports.
+// Shared by the plain and the accelerated example: data, model, reports.
 #pragma once
 
 #include <accelerate/process.h>
@@ -14,7 +14,7 @@
 
 namespace spirals {
 
-/// One point of the plane, and which of two interleaved spirals it lies on.
+/// A point of the plane, and which of two interleaved spirals it is on.
 struct Batch {
   torch::Tensor point;
   torch::Tensor label;
@@ -75,8 +75,8 @@ inline void report(int epoch, const torch::Tensor& loss) {
   }
 }
 
-/// Writes all parameters as raw bytes to `argv[1]` + "." + rank, where there is
-/// an argument: `./dev demo` compares these files.
+/// If there is an argument, writes all parameters as raw bytes to `argv[1]` +
+/// "." + rank: `./dev demo` compares these files.
 inline void
 save(const std::vector<torch::Tensor>& parameters, int argc, char** argv) {
   if (argc < 2) {
