@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fine-tunes a pretrained encoder to tell classes of texts apart.
+// Fine-tunes a pretrained encoder to classify texts.
 //
 //     accelerate launch text_classification train
 //         --model minilm
@@ -7,8 +7,8 @@
 //     text_classification predict --model classifier < lines.txt
 //
 // Data is a CSV or JSON-lines file with columns `text` and `label`, or a folder
-// with a file per class. The best model of all epochs is saved as a folder that
-// transformers loads too.
+// with one file per class. The best model of all epochs is saved as a folder
+// that transformers can also load.
 #include <accelerate/accelerate.h>
 #include <accelerate/models.h>
 #include <accelerate/text.h>
@@ -45,7 +45,7 @@ struct Scores {
   double f1 = 0;
 };
 
-/// The same on every process and for any number of them.
+/// The same on every process, for any number of processes.
 template <class Net, class Loader>
 Scores evaluate(
     accelerate::Accelerator& accelerator,
@@ -168,7 +168,7 @@ void train(const Options& options) {
         scores.accuracy,
         "    ",
         scores.f1);
-    // Scores are the same on all processes, so all take the same way.
+    // Scores are the same on all processes, so all decide alike.
     const bool is_over = stopping.should_stop(scores.accuracy);
     if (stopping.is_best()) {
       best = scores;
