@@ -88,7 +88,7 @@ def parallelism_config_of(
 
 
 class Configuration:
-    """The part of an `Accelerator` that says what it was asked for."""
+    """The part of an `Accelerator` that exposes its configuration."""
 
     state: AcceleratorState
     dataloader_config: DataLoaderConfiguration
@@ -107,7 +107,7 @@ class Configuration:
             )
 
     def _size_mesh(self, options: _C.AcceleratorOptions) -> None:
-        """How many processes go along each dimension."""
+        """Sets the number of processes along each dimension."""
         config, plugin = self.parallelism_config, self.state.fsdp_plugin
         if plugin is not None and _fully_sharded.is_hybrid(plugin):
             size = _fully_sharded.shard_size(plugin, self.state.environment)
@@ -135,7 +135,7 @@ class Configuration:
         else:
             return
         self._shards = shard.stage > 0
-        # Parameters too; a process alone has them whole.
+        # Also parameters; a single process has whole ones.
         self._spreads = shard.stage == _fully_sharded.PARAMETERS and not self.state.group.is_solo
         if self._shards and options.ddp.compression != _C.Compression.none:
             raise UsageError(
@@ -181,19 +181,19 @@ class Configuration:
 
     @property
     def _computes_in(self) -> str:
-        """The precision of prepared models: a CPU has no fp16."""
+        """The precision of prepared models: a CPU does not support fp16."""
         is_lacking = self.mixed_precision == "fp16" and self.state.device.type == "cpu"
         return "no" if is_lacking else self.mixed_precision
 
     def _engine_precision(self) -> str:
-        """The precision that the engine knows of."""
+        """The precision as the engine names it."""
         if self._computes_in != self.mixed_precision:
             _debug.warn(
                 "[Accelerator] fp16 mixed precision requires a GPU (not 'cpu'), so this run "
                 "computes in fp32. Use bf16 on a CPU",
                 stacklevel=3,
             )
-        # It scales losses wherever it computes in fp16.
+        # It scales losses whenever it computes in fp16.
         is_scaled = self.scaler_handler is None or self.scaler_handler.enabled
         return self._computes_in if is_scaled or self.mixed_precision != "fp16" else "no"
 
@@ -203,8 +203,8 @@ class Configuration:
 
     @property
     def scaler(self) -> _C.GradScaler | None:
-        """What scales losses with fp16: has `get_scale`, `state_dict` and `load_state_dict`, in
-        torch's names. None in other precisions."""
+        """The loss scaler with fp16, with torch's `get_scale`, `state_dict` and `load_state_dict`.
+        None in other precisions."""
         return self._run.scaler
 
     @property
@@ -225,7 +225,7 @@ class Configuration:
 
     @property
     def should_save_model(self) -> bool:
-        """Whether this process holds a part of the model that is to be saved."""
+        """Whether this process holds a part of the model to be saved."""
         return self.parallelism_config is not None or self.state.is_local_main_process
 
     def _rank_along(self, dimension: str, words: str) -> int:
@@ -266,11 +266,12 @@ class Configuration:
         buffer_seq_dims: Sequence[int] | None = None,
         no_restore_buffers: set[torch.Tensor] | None = None,
     ) -> AbstractContextManager[None]:
-        """Cuts sequences over processes where the run does that, which it does not: nothing."""
+        """Splits sequences over processes if the run does that, which is not supported: does
+        nothing."""
         return nullcontext()
 
     def deepspeed_ulysses_dl_adapter(self, dl: Any, model: torch.nn.Module) -> Any:
-        """The loader, as sequences are not cut over processes."""
+        """Returns the loader, because sequences are not split over processes."""
         return dl
 
     def lomo_backward(self, loss: torch.Tensor, learning_rate: float) -> None:
@@ -279,12 +280,12 @@ class Configuration:
         )
 
     def verify_device_map(self, model: torch.nn.Module) -> bool:
-        """Whether the model, or a part of it, is spread over several devices."""
+        """Whether the model, or a part of it, is distributed over several devices."""
         return any(len(getattr(part, "hf_device_map", None) or ()) > 1 for part in model.modules())
 
     def _stays_where_it_is(self, model: torch.nn.Module) -> bool:
-        """Whether the model was put on its devices by `device_map`, or is quantized there; raises
-        where a run of several processes cannot train it so."""
+        """Whether `device_map` has placed the model on its devices, or it is quantized there;
+        raises if a run of several processes cannot train it."""
         is_spread = self.verify_device_map(model)
         is_quantized = getattr(model, "is_loaded_in_8bit", False) or getattr(
             model, "is_loaded_in_4bit", False

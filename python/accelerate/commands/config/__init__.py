@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`accelerate config` for Python code: files of settings, written and read."""
+"""`accelerate config` for Python code: reads and writes configuration files."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ description = "Choose processes, GPUs and precision, and save them to a file"
 
 
 def get_user_input() -> BaseConfig:
-    """The questions of the program, and what was answered."""
+    """Asks the program's questions and returns the answers."""
     with tempfile.TemporaryDirectory(prefix="accelerate-") as folder:
         file = str(Path(folder) / "config.yaml")
         _program.run(["config", "--config_file", file])

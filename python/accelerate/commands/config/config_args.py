@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configuration files as objects. They are read and written by the program's own code, which knows
-the files of every version of the original and its own further keys."""
+"""Configuration files as objects. The program's own code reads and writes them; it knows the files
+of every version of the original and has further keys."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ hf_cache_home = os.path.expanduser(
     or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
 )
 cache_dir = os.path.join(hf_cache_home, "accelerate")
-# The original's name of it, though it is YAML.
+# The original's name, although it is YAML.
 default_json_config_file = os.path.join(cache_dir, "default_config.yaml")
 default_yaml_config_file = default_json_config_file
-# Where there is only a file of an old version, it is still the default one.
+# If there is only a file of an old version, it is still the default.
 _old_config_file = os.path.join(cache_dir, "default_config.json")
 default_config_file = (
     _old_config_file
@@ -42,8 +42,8 @@ _Config = TypeVar("_Config", bound="BaseConfig")
 
 
 def load_config_from_file(config_file: str | None) -> BaseConfig:
-    """The settings of a YAML or JSON file; None stands for the default one. Raises
-    FileNotFoundError where there is none, ValueError where its content is wrong."""
+    """The settings of a YAML or JSON file; None means the default file. Raises FileNotFoundError if
+    it does not exist, ValueError if its content is invalid."""
     path = default_config_file if config_file is None else os.fspath(config_file)
     if not os.path.isfile(path):
         raise FileNotFoundError(
@@ -65,7 +65,7 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """An enum as its value, an empty section as nothing."""
+    """Converts an enum to its value and an empty section to None."""
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, dict):
@@ -75,8 +75,8 @@ def _plain(value: Any) -> Any:
 
 @dataclass
 class BaseConfig:
-    """What every configuration has. Keys of a file that only this program knows (`max_restarts`)
-    become attributes too."""
+    """Base of all configurations. Keys that only this program has (`max_restarts`) also become
+    attributes."""
 
     compute_environment: ComputeEnvironment
     distributed_type: DistributedType | SageMakerDistributedType
@@ -94,13 +94,13 @@ class BaseConfig:
             self.dynamo_config: dict[str, Any] | None = {}
 
     def to_dict(self) -> dict[str, Any]:
-        """Enums as texts; what is not set is left out."""
+        """Enums become strings; unset values are omitted."""
         plain = {key: _plain(value) for key, value in vars(self).items()}
         return {key: value for key, value in plain.items() if value is not None}
 
     @staticmethod
     def process_config(config_dict: dict[str, Any]) -> dict[str, Any]:
-        """Fills in what older files lack."""
+        """Adds what older files lack."""
         if "distributed_type" not in config_dict:
             raise ValueError("[config] A `distributed_type` must be specified in the config file.")
         config_dict.setdefault("compute_environment", ComputeEnvironment.LOCAL_MACHINE)
@@ -137,7 +137,7 @@ class BaseConfig:
         return cls._from_document(_read(path), path)
 
     def to_json_file(self, json_file: str | os.PathLike[str]) -> None:
-        """As YAML where the name does not end in .json. The file appears at once and whole."""
+        """Writes YAML unless the name ends in .json. Atomic."""
         import torch  # noqa: F401, the compiled module needs its libraries
 
         from accelerate import _C
@@ -145,13 +145,13 @@ class BaseConfig:
         _C.write_config(os.fspath(json_file), json.dumps(self.to_dict()))
 
     def to_yaml_file(self, yaml_file: str | os.PathLike[str]) -> None:
-        """As JSON where the name ends in .json. The file appears at once and whole."""
+        """Writes JSON if the name ends in .json. Atomic."""
         self.to_json_file(yaml_file)
 
 
 @dataclass
 class ClusterConfig(BaseConfig):
-    """A configuration of `accelerate launch`; -1 processes are as many as there are devices."""
+    """A configuration of `accelerate launch`; -1 processes means one per device."""
 
     num_processes: int = -1
     machine_rank: int = 0
@@ -189,7 +189,7 @@ class ClusterConfig(BaseConfig):
 
 @dataclass
 class SageMakerConfig(BaseConfig):
-    """A configuration of a SageMaker job, as data: this package submits none."""
+    """A configuration of a SageMaker job, only as data: this package does not submit jobs."""
 
     ec2_instance_type: str
     iam_role_name: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parsers of `accelerate config` share."""
+"""Helpers for the parsers of `accelerate config`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DYNAMO_BACKENDS = [backend.value for backend in DynamoBackend if backend.value !
 
 
 class SubcommandHelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Leaves the words "<command> [<args>]" of the parent's usage out of a subcommand's."""
+    """Omits the words "<command> [<args>]" of the parent's usage from a subcommand's."""
 
     def _format_usage(self, *args: Any, **kwargs: Any) -> str:
         return super()._format_usage(*args, **kwargs).replace("<command> [<args>] ", "")

@@ -18,8 +18,8 @@ description = "Writes a configuration for this machine without asking"
 def write_basic_config(
     mixed_precision: str = "no", save_location: str | os.PathLike[str] = default_json_config_file
 ) -> Path | Literal[False]:
-    """Writes the settings that suit this machine: its GPUs, else its CPU. Returns the path, or
-    False where a file is there already, which is left as it is."""
+    """Writes settings for this machine: its GPUs, or its CPU. Returns the path, or False if a file
+    exists already, which is not changed."""
     path = Path(save_location)
     if path.exists():
         print(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`accelerate config update`: a file of an older version in today's form."""
+"""`accelerate config update`: converts a file of an older version to the current format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ description = "Convert a file of an older version to the current format"
 
 
 def update_config(args: argparse.Namespace) -> str:
-    """Rewrites the file; returns its path. Raises ValueError where it is not there."""
+    """Rewrites the file; returns its path. Raises ValueError if it does not exist."""
     try:
         _program.output(_program.command_line(args, "config", "update"))
     except RuntimeError as error:
