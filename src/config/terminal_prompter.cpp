@@ -39,7 +39,7 @@ void restore_and_die(int signal) {
   raise(signal);
 }
 
-/// While it lives, keys arrive immediately and are not echoed.
+/// During its lifetime, keys arrive immediately and are not echoed.
 class RawModeGuard {
  public:
   RawModeGuard(int in, int out) {

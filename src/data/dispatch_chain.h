@@ -79,7 +79,7 @@ class ACCELERATE_API DispatchSender {
   struct Turn {
     std::vector<DispatchedBatch> batches;
     at::Tensor error;
-    /// Ranks that were told to expect a message.
+    /// Ranks that expect a message.
     std::vector<bool> is_expected;
 
     bool is_end() const { return batches.empty() && !error.defined(); }
@@ -98,7 +98,7 @@ class ACCELERATE_API DispatchSender {
   size_t num_ahead_;
   bool is_begun_ = false;
   bool is_over_ = false;
-  /// Ranks that were told of an end or an error.
+  /// Ranks that have received an end or an error.
   std::vector<bool> is_ended_;
   /// The next round to return, and those passed after it.
   std::deque<Turn> turns_;

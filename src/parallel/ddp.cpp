@@ -511,9 +511,9 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     has_arrived_.assign(has_arrived_.size(), false);
   }
 
-  // The reducer has sent everything, and ignores gradients until it is told of
-  // another forward. If several forwards came before, their own backwards may
-  // follow.
+  // The reducer has sent everything, and ignores gradients until another
+  // forward is announced. If several forwards came before, their own backwards
+  // may follow.
   void end_reduction() {
     is_awaiting_ = false;
     has_unsent_ = false;
@@ -860,7 +860,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   std::unique_ptr<Arrivals> arrivals_;
   GradientArrival arrival_ = GradientArrival::kUnknown;
   /// Gradients that had arrived when the current backward began, and when the
-  /// reducer was told to expect some.
+  /// reducer started to expect some.
   int64_t num_before_ = 0;
   int64_t num_at_await_ = 0;
   bool is_awaiting_ = false;

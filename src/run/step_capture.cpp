@@ -150,8 +150,8 @@ struct StepCapture::State {
   TrainingRun& run;
   CaptureOptions options;
   bool looks_first;
-  /// Whether engines were told that calls, including those rejected later, run
-  /// on the recording stream.
+  /// Whether engines know that calls, including those rejected later, run on
+  /// the recording stream.
   bool is_prepared = false;
   std::string refusal;
   std::shared_ptr<GraphMemory> memory;

@@ -1,19 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users read is free of the worst idioms; docs/glossary.md says what to write instead.
+"""What people read is free of the worst idioms; docs/glossary.md says what to write instead.
 
-Reads documents without their code, and string literals of sources without comments and docstrings.
-`--draw N SEED` prints N sentences of at least eight words at random, for an editor to grade.
+Checks documents without their code, string literals of sources, and comments and docstrings.
+`--draw N SEED` prints N random sentences of at least eight words, for an editor to grade.
 """
 import ast
+import io
 import pathlib
 import random
 import re
 import sys
 import tempfile
+import tokenize
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COVERED = ["README.md", "CONTRIBUTING.md", "docs", "src", "cli", "python/src", "python/accelerate"]
-# It quotes what it warns of.
+# Sources whose comments are checked, and those that are not rewritten yet.
+COMMENTED = ["include", "src", "cli", "examples", "python/src", "python/accelerate"]
+LATER = {
+    "include/accelerate/mesh.h",
+    "src/layout/tensor_shape.h",
+    "src/watch/line_file.h",
+    "src/watch/page_server.h",
+    "src/watch/run_list.h",
+    "src/watch/run_reader.cpp",
+    "src/watch/run_reader.h",
+    "src/watch/thinned.h",
+}
+# It quotes the idioms.
 EXEMPT = {"docs/glossary.md"}
 SUFFIXES = {".md", ".py", ".h", ".cpp", ".cu", ".cuh", ".html", ".js"}
 # An idiom, and what to write instead. A space stands for any white space.
@@ -25,9 +39,9 @@ IDIOMS = [
     (r"\b(?:training|run|job|loop|program) (?:goes|went) on\b", "continues"),
     (r"\bso many (?:\w+)", "N, at least N, up to N"),
     (r"\b(?:is|are) no (?:\w+ )?\w+ (?:that|of|which|and)\b", "is not a X"),
-    (r"\bis no (?:file|folder|number|tensor|multiple|run|name|option|list)\b", "is not a X"),
+    (r"(?<!there\s)\bis no (?:file|folder|number|tensor|multiple|run|name|option|list)\b", "is not a X"),
     (r"\bst(?:and|ands|ood) still\b", "hangs, is stuck"),
-    (r"\bstands? (?:below|above|beside|behind|before|after|in|inside|around|there|for itself)\b",
+    (r"\bstands? (?:below|above|beside|behind|before|after|in(?! for)|inside|around|there|for itself)\b",
      "is, appears, comes"),
     (r", which there (?:is|are) not\b", "unknown X; expected one of: ..."),
     (r"\] (?-i:got)\b", "[where] NAME is VALUE, expected ..."),
@@ -59,7 +73,39 @@ IDIOMS = [
     (r"\bwhoever\b", "a process that, the program that"),
     (r", at most \w+ (?:are )?(?:allowed|used)\b", "but at most N are allowed"),
 ]
-RULES = [(re.compile(pattern.replace(" ", r"\s+"), re.I), advice) for pattern, advice in IDIOMS]
+# Only in comments and docstrings: some of these are fine in a message or a document.
+COMMENT_IDIOMS = [
+    (r"\bthrows `?\w+`? (?:\w+ ){0,3}where\b", "throws X if ..."),
+    (r"\b(?:goes|going|gone|go) on\b", "resume, continue"),
+    (r"\b(?:as long as|while) (?:it|one of these) lives\b", "during its lifetime"),
+    (r"\bhand(?:s|ed)? (?:it |them )?(?:out|over)\b", "returns, passes"),
+    (r"\b(?:gives?|given) (?:it |them )?back\b", "returns, releases"),
+    (r"\b(?:step|backward|forward|part|loop|micro-batch|operation|block) under way\b", "current X"),
+    (r"\bone behind the other\b", "concatenated, consecutive"),
+    (r"\bin the place of\b", "instead of"),
+    (r"\bmasters\b", "master weights"),
+    (r"\bseams?\b", "callbacks"),
+    (r"\b(?:added|adds?) up gradients\b", "accumulates gradients"),
+    (r"\bleft to itself\b", "what happens instead"),
+    (r"\bneighbours\b", "consecutive, adjacent"),
+    (r"\bfor ever\b", "forever"),
+    (r"\beverybody's\b", "of all ranks"),
+    (r"\ba (?:user|program|library)'s own \w+\b", "a custom X"),
+    (r"\bof (?:one's|your|yours) own\b", "a custom X"),
+    (r"\bso many (?:\w+)", "N, this many X"),
+    (r"\bwindows? (?:of micro-batches|under way|that)\b", "accumulation, update"),
+    (r"\bwhoever (?:asks|reads|wants|looks|comes|brings)\b", "name who does it"),
+    (r"\bmeet(?:s|ing)? (?:those|the gradients) of\b", "are synchronised with"),
+    (r"(?<!there\s)\bis none of\b", "is not one of"),
+]
+
+
+def rules_of(idioms):
+    return [(re.compile(pattern.replace(" ", r"\s+"), re.I), advice) for pattern, advice in idioms]
+
+
+RULES = rules_of(IDIOMS)
+COMMENT_RULES = RULES + rules_of(COMMENT_IDIOMS)
 
 CPP_TOKEN = re.compile(
     r'//[^\n]*|/\*.*?\*/|R"(?P<tag>\w*)\((?P<raw>.*?)\)(?P=tag)"'
@@ -101,6 +147,53 @@ def python_strings(source):
                 yield node.lineno, node.value
 
 
+def cpp_comments(source):
+    """Yields (offset, text); consecutive comments are one text."""
+    start, end, lines = 0, 0, []
+    for match in CPP_TOKEN.finditer(source):
+        if not match[0].startswith(("//", "/*")):
+            continue
+        if lines and source[end:match.start()].strip(" ") != "\n":
+            yield start, "\n".join(lines)
+            lines = []
+        start = start if lines else match.start()
+        end = match.end()
+        lines.append(match[0].strip("/*"))
+    if lines:
+        yield start, "\n".join(lines)
+
+
+def python_comments(source):
+    """Yields (line, text) of docstrings and of runs of comments."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            text = ast.get_docstring(node)
+            if text:
+                yield node.body[0].lineno, text
+    start, lines = 0, []
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        if lines and token.start[0] != start + len(lines):
+            yield start, "\n".join(lines)
+            lines = []
+        start = start if lines else token.start[0]
+        lines.append(token.string.lstrip("#"))
+    if lines:
+        yield start, "\n".join(lines)
+
+
+def comments(path):
+    """Yields (line, text) of the comments and docstrings of a source, without quoted code."""
+    source = path.read_text()
+    if path.suffix in (".py", ".pyi"):
+        found = python_comments(source)
+    else:
+        found = ((source.count("\n", 0, offset) + 1, text) for offset, text in cpp_comments(source))
+    for line, text in found:
+        yield line, re.sub(r"`[^`\n]+`|\"[^\"\n]+\"", blank, text)
+
+
 def blank(match):
     return re.sub(r"[^\n]", "`", match[0])
 
@@ -121,19 +214,20 @@ def texts(path):
             yield source.count("\n", 0, offset) + 1, text
 
 
-def findings(root, places, skipped):
+def findings(root, places, skipped, read=texts, suffixes=SUFFIXES, rules=RULES):
     for place in places:
         base = root / place
         for path in sorted(base.rglob("*")) if base.is_dir() else [base]:
             name = str(path.relative_to(root))
-            if path.suffix not in SUFFIXES or name in skipped:
+            if path.suffix not in suffixes or name in skipped:
                 continue
-            for line, text in texts(path):
-                for pattern, advice in RULES:
+            for line, text in read(path):
+                for pattern, advice in rules:
                     for match in pattern.finditer(text):
                         words = " ".join(match[0].split())
                         # Exact in documents; a literal is named by its first line.
-                        at = line + text.count("\n", 0, match.start()) * (path.suffix in (".md", ".html", ".js"))
+                        is_exact = read is comments or path.suffix in (".md", ".html", ".js")
+                        at = line + text.count("\n", 0, match.start()) * is_exact
                         yield f"{name}:{at}: '{words}'; write: {advice}"
 
 
@@ -179,11 +273,16 @@ def draw(number, seed):
             print(f"[{name}] {sentence}")
 
 
-def planted(name, text):
+def commented(root, places, skipped):
+    suffixes = {".h", ".cpp", ".cu", ".cuh", ".py", ".pyi"}
+    return findings(root, places, skipped, comments, suffixes, COMMENT_RULES)
+
+
+def planted(name, text, find=findings):
     """What is found in a tree of one file."""
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / name).write_text(text)
-        return list(findings(pathlib.Path(folder), [name], set()))
+        return list(find(pathlib.Path(folder), [name], set()))
 
 
 for name, text in [
@@ -200,12 +299,24 @@ for name, text in [
     ("a.md", "There are no files. It stands for bf16. That is no longer so."),
 ]:
     assert not planted(name, text), planted(name, text)
+for name, text in [
+    ("a.h", "/// Throws `UsageError` where there\n/// is none."),
+    ("a.cpp", "int x; // goes\nint y; // on\n  // The step under way\n  // ends."),
+    ("a.py", '"""Keeps what\nso many ranks have."""'),
+    ("a.py", "# As long as\n# it lives.\n"),
+]:
+    assert planted(name, text, commented), f"{text!r} was not found"
+for name, text in [
+    ("a.h", 'const char* x = "// stands still"; // `where there is none`'),
+    ("a.py", 'x = "goes on"  # Continues.'),
+]:
+    assert not planted(name, text, commented), planted(name, text, commented)
 
 if sys.argv[1:2] == ["--draw"]:
     draw(int(sys.argv[2]), int(sys.argv[3]))
     sys.exit()
-found = list(findings(ROOT, COVERED, EXEMPT))
+found = [*findings(ROOT, COVERED, EXEMPT), *commented(ROOT, COMMENTED, LATER)]
 print("\n".join(found))
 if found:
     sys.exit(f"{len(found)} idioms; docs/glossary.md says what to write instead")
-print(f"no idiom in {', '.join(COVERED)}")
+print(f"no idiom in {', '.join(COVERED)}, nor in the comments of {', '.join(COMMENTED)}")

@@ -19,7 +19,7 @@
 namespace accelerate {
 
 /// Accepts one connection per machine. A peer that cannot prove that it knows
-/// the token learns nothing else; one that can is told why it is rejected.
+/// the token learns nothing else; one that can learns why it is rejected.
 /// Unauthenticated peers are cheap: each has a few seconds and small frames to
 /// authenticate, and their number is limited.
 class ACCELERATE_API ControlServer {
