@@ -143,7 +143,7 @@ TEST(Accelerator, SplitsInputsIntoContiguousParts) {
     const std::map<std::string, std::vector<int>> table = {
         {"a", inputs}, {"b", inputs}};
     EXPECT_EQ(accelerator.split_between_processes(table).at("b"), parts[rank]);
-    // Fewer elements than ranks: the last one is repeated where asked.
+    // Fewer elements than ranks: the last one is repeated if requested.
     const std::vector<int> one = {9};
     EXPECT_EQ(
         accelerator.split_between_processes(one).size(), rank == 0 ? 1U : 0U);
@@ -251,7 +251,7 @@ TEST_P(GatherAgainst, AnotherCollectiveNamesBoth) {
             HasSubstr("gather() on rank 0"),
             HasSubstr("is_main_process"),
             HasSubstr(GetParam().name))));
-    // The group is in step.
+    // The group is still usable.
     EXPECT_EQ(accelerator.reduce(1.0), 2.0);
     step();
   });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// N ranks of batch b train as one rank of batch N*b, and as PyTorch's DDP.
+// N ranks of batch b train like one rank of batch N*b, and like PyTorch's DDP.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -128,7 +128,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_P(Equivalence, OfManyRanksAgreesWithOneAndWithPyTorch) {
   const auto [kind, num_ranks] = GetParam();
   const auto texts = run_body(kind, num_ranks, "train on the CPU");
-  // Bit for bit among ranks: the text is exact.
+  // Bit-identical on all ranks: the text is exact.
   for (const auto& text : texts) {
     EXPECT_EQ(text, texts[0]);
   }
@@ -137,7 +137,7 @@ TEST_P(Equivalence, OfManyRanksAgreesWithOneAndWithPyTorch) {
   EXPECT_LT(largest_difference(texts[0]), 1e-6);
 }
 
-// On a GPU sums are grouped in yet another way.
+// On a GPU sums are grouped differently again.
 constexpr double kGpuTolerance = 2e-6;
 
 TEST(EquivalenceOnAGpu, OfOneNcclRankAgreesWithPyTorch) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that fail in the middle of training: everybody ends, with a reason.
+// Ranks that fail during training: all ranks end, with a reason.
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <torch/torch.h>
@@ -19,7 +19,7 @@ using ::testing::StartsWith;
 using ::testing::ThrowsMessage;
 using namespace std::chrono_literals;
 
-/// Trains for ever; after some steps, rank 1 does `fail`.
+/// Trains forever; after some steps, rank 1 calls `fail`.
 RankBody train_until(std::function<void()> fail) {
   return [fail](const AcceleratorOptions& options) {
     Accelerator accelerator(options);
@@ -54,7 +54,7 @@ void PrintTo(const Fault& fault, std::ostream* out) {
 
 class RankThat : public ::testing::TestWithParam<Fault> {};
 
-// And the run does not wait for the time limit of a collective, which is longer
+// The run must not wait for the time limit of a collective, which is longer
 // than this test may take.
 TEST_P(RankThat, EndsTheRun) {
   const auto result = launch_body(2, GetParam().body);
@@ -76,8 +76,7 @@ const Fault kFaults[] = {
 };
 INSTANTIATE_TEST_SUITE_P(Faults, RankThat, ::testing::ValuesIn(kFaults));
 
-// After a collective that failed, Gloo's own exceptions do not say whose they
-// are.
+// After a failed collective, Gloo's own exceptions do not contain its name.
 TEST(Forward, IsACommErrorInOneLineAfterATimeout) {
   std::promise<void> rank_0_is_done;
   run_ranks(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Metrics against scikit-learn's, early stopping, averaged weights, and weights
-// that differ between ranks.
+// Metrics compared with scikit-learn's, early stopping, averaged weights, and
+// weights that differ between ranks.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -29,7 +29,7 @@ at::Tensor whole_numbers(const json& numbers) {
 }
 
 // 101 samples in batches of 8: three ranks repeat some in the last round, and
-// what is counted is each once.
+// each must be counted once.
 TEST(Metrics, EqualScikitLearnOnAnyNumberOfRanks) {
   const std::map<std::string, F1Average> averages{
       {"binary", F1Average::kBinary},
@@ -61,7 +61,7 @@ TEST(Metrics, EqualScikitLearnOnAnyNumberOfRanks) {
             metric.update(predictions, labels);
           }
         }
-        // Whole numbers are divided, once: no more than rounding differs.
+        // A single division of integers: only rounding may differ.
         EXPECT_NEAR(accuracy.compute(), expected["accuracy"], 1e-14);
         EXPECT_NEAR(mean.compute(), expected["accuracy"], 1e-14);
         for (auto& [name, metric] : f1) {
@@ -114,7 +114,7 @@ class TwoTwoOne final : public BatchSampler {
 };
 
 // Three packed batches for two ranks: the one that fills up the last round does
-// not count, although its one row is not its number of samples.
+// not count, although its single row is not its number of samples.
 TEST(Metrics, DropRepeatedBatchesWhoseRowsAreNotSamples) {
   torch::manual_seed(3);
   const auto logits = torch::randn({5, 4, 7}, torch::kDouble);
@@ -193,7 +193,7 @@ TEST(Metrics, RejectRowsOfABatchWithSomeRepeatedSamples) {
       } else {
         accuracy.update(tokens, tokens);
       }
-      // The loss of a batch stands for all of it.
+      // The loss of a batch represents all of it.
       mean.update(torch::ones({1}));
     }
     EXPECT_EQ(accuracy.compute(), 1.0);
@@ -212,7 +212,7 @@ TEST(Metrics, GatherAllRowsIfNothingIsRepeated) {
     EXPECT_EQ(
         accelerator.gather_for_metrics(torch::ones({18}, torch::kLong)).size(0),
         18);
-    // A loss that the loop repeats counts once for each sample.
+    // A loss that the loop repeats counts once per sample.
     const auto loss = batch[0].mean();
     for (const auto& repeated :
          {loss.repeat({18}), loss.expand({18, 2}), loss.log().repeat({18})}) {
@@ -373,7 +373,7 @@ TEST(Ranks, WithDifferentWeightsAreNamed) {
     EXPECT_THAT(
         [&] { accelerator.check_ranks_equal(net); },
         ThrowsMessage<MismatchError>(message));
-    // The first backward of a run with `debug` looks by itself.
+    // The first backward of a run with `debug` checks by itself.
     EXPECT_THAT(
         [&] {
           accelerator.backward(net(torch::ones({1, 2})).sum());

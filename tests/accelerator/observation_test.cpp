@@ -90,7 +90,7 @@ TEST(Trackers, LogTheMainProcessAndResumeFromACheckpoint) {
     } else {
       EXPECT_TRUE(first->seen.empty() && again->seen.empty());
     }
-    // A run that is not tracked goes on from it, and the other way round.
+    // A run without trackers resumes from it, and the reverse.
     Accelerator untracked({.cpu = true, .process_group = group});
     auto net = untracked.prepare(torch::nn::Linear(2, 1));
     untracked.load_state(folder.path() / "saved");
@@ -153,7 +153,7 @@ TEST(Trackers, RejectTensorsThatAreNotASingleNumberByName) {
   const auto refused = [](const std::string& text) {
     return ThrowsMessage<UsageError>(StartsWith(text));
   };
-  // On a rank that keeps nothing too: ranks go the same way.
+  // Also on a rank that keeps nothing, so that ranks behave alike.
   run_ranks(2, [&](ProcessGroup group) {
     Accelerator accelerator({.cpu = true, .process_group = group});
     auto steps = std::make_shared<Steps>();
@@ -278,12 +278,12 @@ TEST(Profile, RecordsTheScheduledStepsAndWritesTraces) {
   const auto trace = read_file(profile.traces()[0]);
   EXPECT_THAT(trace, HasSubstr("\"traceEvents\""));
   EXPECT_THAT(trace, HasSubstr("aten::addmm"));
-  // What autograd calls, too.
+  // Includes what autograd calls.
   EXPECT_THAT(trace, HasSubstr("AddmmBackward0"));
   EXPECT_THAT(trace, HasSubstr("[memory]"));
 }
 
-// Each moment of the memory, by the part of the step that allocated it.
+// The memory at each time, by the part of the step that allocated it.
 std::vector<nlohmann::json> memory_of(const std::filesystem::path& trace) {
   std::vector<nlohmann::json> moments;
   const auto content = nlohmann::json::parse(read_file(trace));
@@ -296,7 +296,7 @@ std::vector<nlohmann::json> memory_of(const std::filesystem::path& trace) {
 }
 
 TEST(Profile, ShowsMemoryOverTimeByPartOfTheStep) {
-  const testing::OtherLocale other; // Moments are numbers of JSON nevertheless.
+  const testing::OtherLocale other; // times must be JSON numbers nevertheless
   const TempDir folder;
   Accelerator accelerator({.cpu = true});
   // Weights of 1 MiB, an input of 2 MiB.
@@ -348,7 +348,7 @@ TEST(Profile, RecordsEverythingWithoutASchedule) {
       static_cast<void>(
           accelerator.profile({.schedule = ProfileSchedule{.active = 0}})),
       UsageError);
-  // One that ended makes room for the next.
+  // After one has ended, the next can start.
   const auto next = accelerator.profile();
 }
 

@@ -88,7 +88,7 @@ TEST(Prepare, TwiceHasNoEffect) {
 TEST(Prepare, GivesLoadersTheSameOrderOnAllRanks) {
   run_ranks(3, [](ProcessGroup group) {
     Accelerator accelerator({.process_group = group});
-    // Each rank draws another seed: rank 0's must win.
+    // Each rank draws another seed: rank 0's must be used.
     auto loader = accelerator.prepare(small_loader());
     std::vector<Tensor> own;
     for (auto& batch : loader) {

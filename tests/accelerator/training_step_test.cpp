@@ -58,7 +58,7 @@ std::string train(AcceleratorOptions options, int64_t steps) {
   DataLoader dataloader(
       TensorDataset({grid(46, 4, 0.7, 1.3), grid(46, 2, 0.3, 0.9)}),
       {.batch_size = 3});
-  // A loop inside of the loop must not end a window.
+  // A nested loop must not end an accumulation.
   DataLoader evaluation(TensorDataset({grid(4, 4, 1, 1)}), {.batch_size = 4});
   auto [net, optimizer, loader, inner] =
       accelerator.prepare(model, sgd, dataloader, evaluation);
@@ -112,7 +112,8 @@ TEST(Accumulate, TrainsAsHuggingFaceAccelerateWithAShortLastAccumulation) {
     EXPECT_EQ(got[0].item<double>(), expected["updates"].get<double>());
     const auto weights = torch::tensor(
         expected["weights"].get<std::vector<double>>(), torch::kDouble);
-    // Up to 32 updates in fp32 whose sums run in another order across ranks.
+    // Up to 32 updates in fp32 whose sums are computed in another order across
+    // ranks.
     EXPECT_LT((got.slice(0, 1) - weights).abs().max().item<double>(), 5e-6)
         << ranks << " ranks, " << steps << " steps";
   }
@@ -131,7 +132,7 @@ std::vector<std::pair<int64_t, int64_t>> rows_of(int rank, int num_ranks) {
       next += count;
     }
   }
-  rows.emplace_back(next, next); // The end: how many there are in all.
+  rows.emplace_back(next, next); // the end: the total
   return rows;
 }
 
@@ -256,7 +257,7 @@ TEST(Backward, WarnsAboutAnUnpreparedOptimizer) {
   EXPECT_EQ(train_with(false, {}), "");
 }
 
-/// Rank 0 speaks.
+/// Only rank 0 prints.
 std::string train_on(const std::function<double(int step, int rank)>& value) {
   return said_by([&] {
     run_ranks(2, [&](ProcessGroup group) {
