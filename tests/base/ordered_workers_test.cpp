@@ -54,7 +54,7 @@ TEST(OrderedWorkers, NeverWorksFurtherAheadThanItsCapacity) {
     workers.next();
     ++taken;
   }
-  // `taken` is counted after the worker was let go: one more may be seen.
+  // `taken` is counted after the worker was released: one more may be seen.
   EXPECT_LE(furthest.load(), 4);
 }
 
@@ -130,7 +130,7 @@ TEST(OrderedWorkers, IsDestroyedWithoutARun) {
 TEST(OrderedWorkers, ThrowIfThreadsCannotBeCreated) {
   const pid_t child = fork();
   if (child == 0) {
-    // The limit counts processes of a user other than root.
+    // The limit counts processes of users other than root.
     const rlimit few{4, 4};
     if ((geteuid() == 0 && setuid(65534) != 0) ||
         setrlimit(RLIMIT_NPROC, &few) != 0) {
