@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The names that examples in the comments of public headers take for granted.
+// The names that examples in the comments of public headers assume.
 #pragma once
 
 #include <torch/torch.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions that must not compile; compiled by refused_programs_test.py, which
-// compares the first error of each. The hundreds of a line are the number of
-// its function.
+// Functions that must not compile. refused_programs_test.py compiles them and
+// compares the first error of each; the hundreds of a line number identify its
+// function.
 #include <torch/torch.h>
 
 #include <sstream>
