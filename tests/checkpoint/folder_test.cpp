@@ -29,7 +29,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
-/// Its moment; all of its files must be of it.
+/// The moment of the checkpoint, which all of its files must share.
 int64_t moment_of(const fs::path& folder) {
   const CheckpointReader reader(folder);
   reader.verify();
@@ -52,7 +52,7 @@ void expect_error(const std::function<void()>& run, const std::string& text) {
   }
 }
 
-/// The name of a job on this machine whose process does not run.
+/// The name of a job on this machine whose process is not running.
 std::string dead_job() {
   const auto own = new_job_name();
   return own.substr(0, own.find('-')) + "-999999999-1-1";
@@ -105,7 +105,7 @@ TEST(CheckpointFolder, KeepsPreviousCheckpointWhenSaveIsAborted) {
 TEST(CheckpointFolder, AcceptsRankFilesBeforeAndAfterRankZero) {
   const TempDir folder;
   const auto target = folder.path() / "state";
-  // Twice: into a new folder and into one that is there.
+  // Twice: into a new folder and into an existing one.
   for (const int64_t moment : {5, 6}) {
     save_rank(target, moment, 1);
     save(target, moment);
@@ -283,13 +283,13 @@ TEST(CheckpointFolder, IsIncompleteWithoutPartOfRankThatHadBegun) {
       place = begin();
     }
     EXPECT_THAT(missing_part(target), HasSubstr("the part of rank 2"));
-    place.reset(); // As if it had failed.
+    place.reset(); // as if it had failed
     EXPECT_THAT(missing_part(target), HasSubstr("the part of rank 2"));
     std::vector<std::string> said;
     const auto listen = [&](const std::string& line) { said.push_back(line); };
     EXPECT_THAT(complete_checkpoints(folder.path(), listen), ElementsAre());
     EXPECT_THAT(said, ElementsAre(HasSubstr("the part of rank 2")));
-    // A save beside it removes what the rank has left, but not the mark.
+    // A later save removes what the rank has left, but not the mark.
     save(folder.path() / "other", 2);
     EXPECT_THAT(
         names_in(folder.path()), UnorderedElementsAre("state", "other"));
@@ -473,7 +473,7 @@ TEST(CheckpointFolder, RejectsInvalidLocations) {
       "[save_state] Cannot create the folder");
 }
 
-/// Saves on and on, as a run that somebody will kill.
+/// Saves repeatedly, as a run that is going to be killed.
 [[noreturn]] void save_for_ever(const fs::path& parent, int64_t moment) {
   const bool is_same = moment % 2 == 0;
   while (true) {
@@ -506,8 +506,8 @@ TEST(CheckpointFolder, IsConsistentWheneverTheRunIsKilled) {
     kill(child, SIGKILL);
     ASSERT_EQ(waitpid(child, nullptr, 0), child);
     const auto all = complete_checkpoints(folder.path());
-    // A rank that was killed in its own save leaves the folder that all saves
-    // share incomplete, and says so.
+    // A rank that was killed during its own save leaves the shared folder
+    // incomplete, and this is detected.
     const auto same = folder.path() / "same";
     const bool lacks_part = fs::exists(same) && !missing_part(same).empty();
     ASSERT_TRUE(lacks_part || !all.empty()) << "after kill " << i;
@@ -518,19 +518,19 @@ TEST(CheckpointFolder, IsConsistentWheneverTheRunIsKilled) {
     if (!lacks_part) {
       EXPECT_GE(last, newest);
     }
-    // On a machine with much to do a save takes longer.
+    // On a busy machine a save takes longer.
     patience =
         last > newest ? kPatience : std::min(patience + 10'000, 10 * kPatience);
     newest = last;
     for (const auto& name : names_in(folder.path())) {
-      // Whatever has a name of its own is whole.
+      // Everything with its final name is complete.
       if (!name.starts_with('.') && !(lacks_part && name == "same")) {
         EXPECT_LE(moment_of(folder.path() / name), newest) << name;
       }
     }
   }
   EXPECT_GT(newest, 10) << "hardly a save was ever finished";
-  // A run that ends well leaves no litter of those that did not.
+  // A run that ends normally leaves no files of those that did not.
   for (const auto& path : complete_checkpoints(folder.path())) {
     if (path.filename() != "same") {
       remove_checkpoint(path);

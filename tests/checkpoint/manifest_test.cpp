@@ -36,7 +36,7 @@ TEST(Checksum, OfChunksAreXxh3OfEach) {
   }
   const std::span all(bytes);
   EXPECT_EQ(chunked_checksum_of(all), expected);
-  // The checksum of the joined text, which is long.
+  // The checksum of the concatenated text, which is long.
   EXPECT_EQ(
       checksum_of(std::string_view(chunked_checksum_of(all, 8192))),
       "520629c936f91218");
@@ -95,7 +95,7 @@ TEST(Manifest, RejectsEveryPrefixAndEveryFlippedBit) {
   }
 }
 
-/// A text with a right checksum, as somebody could write it.
+/// A text with a valid checksum, as an attacker could write it.
 std::string signed_text(std::string text) {
   text.resize(text.size() - 2); // "\n}"
   const auto checksum = checksum_of(text);
@@ -132,7 +132,7 @@ TEST(Manifest, RejectsHostileTextWithAValidChecksum) {
     content["staged"] = name;
     expect_refused(content, "outside the checkpoint");
   }
-  auto settled = good; // As it is once all files are in their places.
+  auto settled = good; // once all files are in place
   settled.erase("replaced");
   EXPECT_NO_THROW(parse_manifest(signed_text(settled.dump(2)), "x"));
   auto newer = good;

@@ -30,12 +30,11 @@ constexpr std::int64_t kNext = 9;
 /// A checkpoint as a reader sees it.
 struct Seen {
   std::int64_t moment = 0;
-  /// Whose parts are there.
+  /// The ranks whose parts exist.
   std::vector<int> ranks = {};
 };
 
-/// Nothing if there is no checkpoint. Throws if it is damaged or mixes two
-/// saves.
+/// Empty if there is no checkpoint. Throws if it is damaged or mixes two saves.
 std::optional<Seen> see(const fs::path& target) {
   std::optional<Seen> seen;
   if (!is_checkpoint(target)) {
@@ -66,7 +65,7 @@ std::optional<Seen> see(const fs::path& target) {
   return seen;
 }
 
-/// What is there when the roles begin.
+/// What exists when the roles start.
 enum class Start { kNothing, kUsersFolder, kOldCheckpoint, kNewCheckpoint };
 
 /// What one process does.
@@ -75,7 +74,7 @@ enum class Role {
   kRank1,
   kRank2,
   kLateRank1,
-  /// A writer that finds what another one has left.
+  /// A writer that finds leftovers of another one.
   kRepairer,
   /// All ranks in one process, in the order that their collectives ensure.
   kAllRanks,
@@ -99,7 +98,7 @@ const char* name_of(Role role) {
 void save_of_all(const fs::path& target) {
   auto manifest = manifest_of(kNew);
   manifest.is_of_all = true;
-  manifest.saved_at = 1000; // Not that of the checkpoint before.
+  manifest.saved_at = 1000; // different from that of the previous checkpoint
   CheckpointWriter writer(target, kNew);
   for (const int rank : {1, 2}) {
     RankPlace place(target, kNew, rank, "", true);
@@ -139,7 +138,7 @@ void run(Role role, const fs::path& target) {
   }
 }
 
-/// A folder in memory if there is one: each save waits for the disk ten times.
+/// In memory if possible, because each save syncs to disk ten times.
 class TestFolder {
  public:
   explicit TestFolder(Start start) : start_(start) {
@@ -165,7 +164,7 @@ class TestFolder {
     return std::make_unique<SteppedProcess>(
         [role, path = target()] { run(role, path); });
   }
-  /// The moment that a reader sees, 0 if none.
+  /// The moment that a reader sees; 0 if there is none.
   std::int64_t look() const {
     try {
       const auto seen = see(target());
@@ -175,7 +174,7 @@ class TestFolder {
       return -1;
     }
   }
-  /// The checkpoint is the old one, whole, or the new one.
+  /// The checkpoint is the old one or the new one, complete.
   void expect_whole(bool may_be_repaired = false) const {
     const auto moment = look();
     if (moment == kRepair) {
@@ -196,14 +195,14 @@ class TestFolder {
       return name.starts_with(start);
     });
   }
-  /// The new checkpoint has the part of a rank, or is known to lack it.
+  /// The new checkpoint contains the part of a rank, or is known to lack it.
   void expect_part_or_mark(int rank) const {
     if (look() != kNew || CheckpointReader(target()).rank_part(rank)) {
       return;
     }
     EXPECT_THROW(CheckpointReader(target()).check_parts(), DataError);
   }
-  /// Saves once more: nothing that the roles did is in the way, or stays.
+  /// Saves once more: nothing that the roles did interferes or remains.
   void expect_next_save() const {
     try {
       save_rank(target(), kNext, 1);
@@ -260,7 +259,7 @@ int num_steps(Start start, Role role, std::optional<Role> after = {}) {
   while (process->step()) {
     ++count;
   }
-  return count + 1; // It stops before the first call, too.
+  return count + 1; // it also stops before the first call
 }
 
 struct Pair {
@@ -295,7 +294,7 @@ std::vector<Pair> all_pairs() {
   return pairs;
 }
 
-/// The ranks whose parts are in the new checkpoint in the end.
+/// The ranks whose parts are in the final checkpoint.
 std::vector<int> ranks_of(const Pair& pair) {
   const auto has = [&](Role role) {
     return pair.first == role || pair.second == role;
@@ -311,7 +310,7 @@ std::vector<int> ranks_of(const Pair& pair) {
   return ranks;
 }
 
-/// Whether a role may find no checkpoint, or half of one that goes.
+/// Whether a role may find no checkpoint, or one that is being removed.
 bool may_fail(Role role, Role other) {
   return role == Role::kReader && other == Role::kRemover;
 }
@@ -320,7 +319,7 @@ bool saves(Role role) {
   return role == Role::kWriter || role == Role::kAllRanks;
 }
 
-/// Both have ended by themselves.
+/// Both have ended normally.
 void expect_end(const TestFolder& folder, const Pair& pair) {
   if (pair.first == Role::kRemover || pair.second == Role::kRemover) {
     return;
@@ -341,9 +340,8 @@ void expect_end(const TestFolder& folder, const Pair& pair) {
       is_saved || pair.start == Start::kNewCheckpoint);
 }
 
-/// The first role makes `num_first` steps while the second one is paused
-/// after `num_second`. Then the first is killed, or waits until the second has
-/// ended.
+/// The first role makes `num_first` steps while the second one is paused after
+/// `num_second`. Then the first is killed, or waits until the second has ended.
 void run_pair(const Pair& pair, int num_first, int num_second, bool kills) {
   const ::testing::ScopedTrace trace(
       __FILE__,
@@ -362,7 +360,7 @@ void run_pair(const Pair& pair, int num_first, int num_second, bool kills) {
   if (!removes) {
     folder.expect_whole();
   }
-  // Whether the rank that is killed has left a sign of it.
+  // Whether the killed rank has left a sign of it.
   const bool had_begun = pair.first == Role::kRank1 && folder.has_begun(1);
   if (kills) {
     first->kill();
@@ -386,11 +384,11 @@ void run_pair(const Pair& pair, int num_first, int num_second, bool kills) {
   folder.expect_next_save();
 }
 
-/// One of how many cases is tried.
+/// Try one of this many cases.
 int stride(int in_short_run) {
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-  constexpr int kSlowForks = 10; // They have much more memory to copy.
+  constexpr int kSlowForks = 10; // they have much more memory to copy
   in_short_run *= kSlowForks;
 #endif
 #endif
@@ -489,7 +487,7 @@ TEST_F(SaveSteps, KeepsACheckpointWhenTwoSavesAreKilled) {
   std::uniform_int_distribution begin(0, step - 1);
   for (const auto start : {Start::kNothing, Start::kOldCheckpoint}) {
     const int num_first = num_steps(start, Role::kWriter);
-    // It makes more calls if it finds something that was left.
+    // It makes more calls if it finds leftovers.
     const int num_second = 2 * num_steps(start, Role::kRepairer);
     for (int first = 0; first < num_first; ++first) {
       for (int second = begin(random); second < num_second; second += step) {
@@ -547,7 +545,7 @@ TEST_F(SaveSteps, WorksInRandomOrders) {
     for (const auto role : roles) {
       processes.push_back(folder.start(role));
     }
-    // Every second time nobody is killed.
+    // In half of the cases no process is killed.
     const int victim = draw(2 * static_cast<int>(roles.size()));
     const int end_of_victim = draw(60);
     for (int num_bursts = 0;; ++num_bursts) {

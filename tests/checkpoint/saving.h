@@ -14,7 +14,7 @@
 
 namespace accelerate::testing {
 
-/// As many ranks as the tests have parts of.
+/// The tests have parts of this many ranks.
 inline constexpr int kNumRanks = 4;
 
 inline FileRecord write_text(
@@ -45,7 +45,7 @@ inline void write_files(
   }
 }
 
-/// The main process's.
+/// By the main process.
 inline void save(
     const std::filesystem::path& target,
     std::int64_t moment,
@@ -66,7 +66,7 @@ inline void write_part(const RankPlace& place, int rank, Manifest manifest) {
   write_text(place.folder() / (name + ".json"), format_manifest(manifest));
 }
 
-/// Another rank's.
+/// By another rank.
 inline void
 save_rank(const std::filesystem::path& target, std::int64_t moment, int rank) {
   RankPlace place(target, moment, rank);

@@ -19,8 +19,8 @@
 namespace accelerate::testing {
 namespace {
 
-// Also those that only look: what a process has seen may be out of date.
-// Other architectures lack the first ones.
+// Also read-only calls, because what a process has read may be outdated. Other
+// architectures lack the first ones.
 constexpr unsigned long kFileCalls[] = {
 #ifdef SYS_open
     SYS_open,       SYS_creat,  SYS_stat,      SYS_lstat,      SYS_rename,

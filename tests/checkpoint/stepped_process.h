@@ -11,7 +11,7 @@ namespace accelerate::testing {
 
 /// Runs a function in a forked process under `ptrace`. Between two calls of
 /// `step` it is paused, as on a busy machine; `kill` ends it there, as SIGKILL
-/// does at any instant.
+/// may at any time.
 class SteppedProcess {
  public:
   /// Stops before the first file-system call.
@@ -20,17 +20,17 @@ class SteppedProcess {
   SteppedProcess(const SteppedProcess&) = delete;
   SteppedProcess& operator=(const SteppedProcess&) = delete;
 
-  /// Makes the call that it stopped before, and stops before the next one.
-  /// Returns false if it has ended instead.
+  /// Makes the pending call, and stops before the next one. Returns false if it
+  /// has ended instead.
   bool step();
-  /// Steps at most `count` times. Returns how often it did.
+  /// Steps at most `count` times. Returns the number of steps.
   int step(int count);
   /// Runs to the end without a stop.
   void finish();
   void kill();
 
   bool has_ended() const { return pid_ < 0; }
-  /// What `body` threw, or how the process ended; empty if all went well or
+  /// The exception of `body`, or how the process ended; empty on success, or if
   /// `kill` ended it.
   const std::string& error() const { return error_; }
 
