@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the program says without a command, in `--help`, and to mistakes.
+// The output of the program without a command, with `--help`, and for mistakes.
 #include <gmock/gmock.h>
 
 #include <sstream>
@@ -64,7 +64,7 @@ TEST(Overview, ShowsWhatWasFoundAndWhatToTry) {
       HasSubstr(
           "\n  config  3 processes, on the CPU, bf16 (" + file.string() +
           ")\n"));
-  // A file that cannot be used is no reason to show nothing.
+  // An unusable file must not prevent the overview.
   folder.write("accelerate/default_config.yaml", "num_proceses: 3\n");
   const auto wrong = run("", variables);
   EXPECT_EQ(wrong.exit_code, 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Commands that only print have failed where nobody can read it.
+// Commands that only print fail if their output is lost.
 #include <gmock/gmock.h>
 
 #include "sizing/small_llama.h"

@@ -30,7 +30,7 @@ TEST(New, WritesAProjectAndSaysHowToRunIt) {
       read_file(folder / "CMakeLists.txt"),
       HasSubstr("target_precompile_headers"));
   EXPECT_THAT(read_file(folder / "train.cpp"), HasSubstr("backward"));
-  // What is there is not written over.
+  // Existing files are not overwritten.
   result = run_process(
       {kNewProgram, "new", folder.string(), "--language", "python"});
   EXPECT_EQ(result.exit_code, 2);
@@ -38,7 +38,7 @@ TEST(New, WritesAProjectAndSaysHowToRunIt) {
   EXPECT_FALSE(std::filesystem::exists(folder / "train.py"));
 }
 
-// The program of a build has no CMake package beside it.
+// The program in a build folder has no CMake package.
 TEST(New, WritesPythonByDefaultWithoutACMakePackage) {
   const TempDir parent;
   const auto folder = parent.path() / "mine";
@@ -47,7 +47,7 @@ TEST(New, WritesPythonByDefaultWithoutACMakePackage) {
   EXPECT_THAT(
       result.out,
       HasSubstr("\n  accelerate launch --num_processes 2 train.py\n"));
-  // What it says can be copied into a shell.
+  // Its output can be copied into a shell.
   const auto odd = parent.path() / "it's new";
   EXPECT_THAT(
       run_process({kNewProgram, "new", odd.string()}).out,

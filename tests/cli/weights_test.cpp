@@ -182,7 +182,7 @@ TEST(EstimateMemory, ReadsTheFilesThatAnIndexNames) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(
       nlohmann::json::parse(result.out).at("estimates")[0].at("total_bytes"),
-      1344); // As its metadata says.
+      1344); // according to its metadata
 }
 
 TEST(EstimateMemory, RejectsUnreadableFiles) {
@@ -231,7 +231,7 @@ TEST(MergeWeights, RejectsFilesThatCannotBeMerged) {
   EXPECT_THAT(result.err, HasSubstr("has neither model.safetensors nor"));
   EXPECT_FALSE(fs::exists(target));
 
-  // Of a checkpoint without its manifest, only what is no slice is in the file.
+  // From a checkpoint without its manifest, only whole tensors are in the file.
   const auto merged = reference_file("sharded") / "merged";
   for (const char* name : {"model.safetensors", "rank_0-at-4.safetensors"}) {
     fs::copy_file(merged, folder.path() / name);
@@ -282,7 +282,7 @@ TEST(WeightsOracle, MergesWhatTorchDistributedWrites) {
   EXPECT_THAT(result.err, HasSubstr("'model.note' is not a tensor"));
   EXPECT_EQ(
       read_file(target), read_file(folder.path() / "expected.safetensors"));
-  // A part that is cut off, and one that is gone.
+  // A part that is truncated, and one that is missing.
   const auto part = source / "__1_0.distcp";
   fs::resize_file(part, fs::file_size(part) - 100);
   result = run_process({kProgram, "merge-weights", source, target});
