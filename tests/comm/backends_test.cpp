@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of backends, with rows of the test's own.
+// The table of backends, with the test's own rows.
 #include "comm/backends/backends.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 std::atomic<int> num_reductions = 0;
 thread_local at::Tensor last_reduced;
 
-/// A backend from outside: counts, and lets Gloo do the work.
+/// An external backend: counts, and lets Gloo do the work.
 class CountingBackend : public c10d::Backend {
  public:
   explicit CountingBackend(c10::intrusive_ptr<c10d::Backend> gloo)

@@ -29,11 +29,11 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// Longer than a test may take: a rank that is gone is noticed before.
+// Longer than a test may take: a lost rank is noticed before.
 constexpr auto kLong = 10min;
 
-/// One side of two processes, which exchange rows through a socket as others do
-/// through their backend.
+/// One side of two processes, which exchange rows through a socket instead of a
+/// backend.
 class Side {
  public:
   Side(int rank, int socket, std::chrono::milliseconds timeout = kLong)
@@ -80,7 +80,7 @@ class Side {
   at::Tensor rows_;
 };
 
-/// Runs `other` as rank 1 in a process of its own.
+/// Runs `other` as rank 1 in a separate process.
 class OtherProcess {
  public:
   explicit OtherProcess(const std::function<void(int socket)>& other) {
@@ -127,8 +127,7 @@ void expect(bool holds) {
   }
 }
 
-/// A process that has all that this one has, and stays until the other side
-/// closes its socket.
+/// A forked process that stays until the other side closes its socket.
 void leave_child_behind(int socket) {
   if (fork() == 0) {
     char byte = 0;
@@ -151,7 +150,7 @@ TEST(Board, CarriesMessagesBothWaysAndLeavesNothingOpen) {
     side.open();
     for (int64_t i = 0; i < kMessages; ++i) {
       if (i % 100 == 0) {
-        std::this_thread::sleep_for(2ms); // The other one sleeps too.
+        std::this_thread::sleep_for(2ms); // the other side sleeps too
       }
       expect(side.exchange(-i) == std::pair(i, -i));
     }
@@ -252,7 +251,7 @@ TEST(Board, TimesOutAndFailsForBothFromThenOn) {
     side.open();
     char byte = 0;
     expect(read(socket, &byte, 1) == 1);
-    side.exchange(1); // The other one has sent this.
+    side.exchange(1); // the other side has sent this
     try {
       side.exchange(2);
     } catch (const std::runtime_error& error) {
@@ -357,7 +356,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::ValuesIn(kObstacles),
     [](const auto& info) { return std::string(info.param.name); });
 
-// Agreements of ranks as they are made in a run.
+// Agreements of ranks as in a run.
 const RankBodyRegistration kAgree(
     "agree over a board",
     [](const AcceleratorOptions& options) -> std::string {
@@ -384,7 +383,7 @@ const RankBodyRegistration kAgree(
       if (group.impl()->last_number() != number + 100) {
         return "not counted";
       }
-      // Two handles of one group, one with an exchange under way.
+      // Two handles of one group, one with a pending exchange.
       const auto second = from_c10d(to_c10d(group));
       announce(group, "announced");
       agree_on_text(second, "between", "");

@@ -139,17 +139,17 @@ TEST(Numbers, UnsupportedReductionsAreNamed) {
         ThrowsMessage<UsageError>(HasSubstr("does not fit into int64"));
     EXPECT_THAT([&] { reduce(group, kMost); }, is_refused);
     EXPECT_THAT([&] { reduce(group, -kMost); }, is_refused);
-    // More than travels with the check.
+    // More than is sent along with the check.
     EXPECT_THAT(
         [&] { reduce(group, std::vector<int64_t>(5000, kMost)); }, is_refused);
     EXPECT_EQ(reduce(group, kMost / 2), kMost - 1);
     EXPECT_EQ(reduce(group, kMost, ReduceOp::kMax), kMost);
-    // Tensors wrap around, as torch's do.
+    // Tensors wrap around, as in torch.
     EXPECT_EQ(reduce(group, torch::tensor(kMost)).item<int64_t>(), -2);
   });
 }
 
-/// How many exchanges `call` takes.
+/// The number of exchanges that `call` makes.
 int64_t num_exchanges(
     const ProcessGroup& group,
     const std::function<void()>& call) {
@@ -172,7 +172,7 @@ TEST(Collectives, ExchangeSmallValuesTogetherWithTheirCheck) {
     const auto large = torch::ones({1000});
     EXPECT_EQ(count([&] { reduce(group, large); }), 2);
     EXPECT_EQ(count([&] { all_gather(group, large); }), 2);
-    // What is small on one rank alone goes the way of the others.
+    // Values that are small on one rank only are sent like those of the others.
     const auto both = torch::full({rank == 0 ? 1 : 1000}, rank);
     at::Tensor all;
     EXPECT_EQ(count([&] { all = all_gather(group, both); }), 2);
@@ -218,7 +218,7 @@ TEST(Gather, GathersSmallValuesOfAnyKind) {
     const auto both =
         torch::cat({base - 10 * group.rank(), base + 10 - 10 * group.rank()});
     EXPECT_TRUE(all_gather(group, base).equal(both));
-    const auto columns = all_gather(group, base.t()); // No plain memory.
+    const auto columns = all_gather(group, base.t()); // not contiguous
     EXPECT_TRUE(columns.equal(torch::cat(
         {base.t() - 10 * group.rank(), base.t() + 10 - 10 * group.rank()})));
     const auto conjugate =
@@ -274,7 +274,7 @@ TEST(PadAcrossProcesses, FillsUpToTheLongest) {
         is_short ? torch::tensor({{7, -1}}) : torch::tensor({{7, 7}})));
     EXPECT_TRUE(front.equal(
         is_short ? torch::tensor({{-1, 7}}) : torch::tensor({{7, 7}})));
-    // Without that dimension: unchanged, whatever the others have.
+    // Without that dimension: unchanged, whatever the other ranks pass.
     const auto other = torch::zeros(2 + group.rank());
     EXPECT_TRUE(pad_across_processes(group, other, {.dim = 3}).is_same(other));
     // One dimension after the other.
@@ -347,7 +347,7 @@ TEST_P(Mismatched, IsAnErrorOnAllRanksThatNamesTheOddOne) {
       const std::lock_guard<std::mutex> lock(mutex);
       messages.push_back(error.what());
     }
-    // The group is still in step.
+    // The group is still usable.
     group.barrier();
   });
   ASSERT_EQ(messages.size(), 3U);
@@ -412,8 +412,8 @@ const Mismatch kMismatches[] = {
      "broadcast() from rank 0 was called with shape [3] on rank 1"},
 };
 
-/// What each rank hears, without the lines of the calls, which depend on what
-/// the program knows of itself.
+/// The errors on each rank, without the lines of the calls, which depend on
+/// debug information.
 std::vector<std::string> heard(const std::function<void(ProcessGroup)>& call) {
   std::vector<std::string> messages(2);
   run_ranks(2, [&](ProcessGroup group) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// First contact between processes.
+// Connecting processes.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -53,7 +53,7 @@ TEST(Connect, LetsOneRunHaveSeveralGroups) {
       Each("6gloo6gloo"));
 }
 
-// The pattern of find_executable_batch_size: each try makes everything anew.
+// The pattern of find_executable_batch_size: each try creates everything again.
 const testing::RankBodyRegistration kTenTries(
     "ten tries",
     [](AcceleratorOptions options) {
@@ -107,7 +107,7 @@ const testing::RankBodyRegistration kSameConnection(
       Accelerator first(options);
       const Accelerator second(options);
       std::string seen = impl_of(first) == impl_of(second) ? "shared " : "two ";
-      // Another timeout is another connection.
+      // Another timeout means another connection.
       options.connection.timeout = 1min;
       const Accelerator patient(options);
       seen += impl_of(first) == impl_of(patient) ? "shared " : "two ";
@@ -143,7 +143,7 @@ TEST(Connect, ReportsThatRank0IsMissing) {
       },
       ThrowsMessage<TimeoutError>(
           AllOf(HasSubstr("rank 1"), HasSubstr("did not find rank 0"))));
-  // The exception says it all.
+  // The exception is sufficient.
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
 }
 
@@ -240,7 +240,7 @@ const testing::RankBodyRegistration kLeavesEarly(
     [](const AcceleratorOptions&) {
       const auto found = detect_environment();
       if (found.topology.rank == 0) {
-        // Rank 1 finds the store, but nobody behind it.
+        // Rank 1 finds the store, but no rank 0.
         meet(found, Deadline(30s));
         _exit(3);
       }
@@ -271,7 +271,7 @@ const testing::RankBodyRegistration kNumFiles(
       for (int i = 0; i < 5; ++i) {
         cycle();
       }
-      // What goes in the background may still be closing.
+      // Background threads may still be closing files.
       for (int i = 0; i < 1000 && num_files() > before; ++i) {
         std::this_thread::sleep_for(10ms);
       }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks tell each other in steps that one of them records.
+// What ranks compare in steps that one of them records.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -27,7 +27,7 @@ TEST(DeferredMeetings, ReplaysMatchRanksThatRunTheStep) {
       std::vector<std::string> meetings;
       {
         DeferredMeetings deferred(group);
-        run_step(); // The other rank hears nothing of it.
+        run_step(); // does not communicate
         meetings = deferred.take();
       }
       EXPECT_THAT(meetings, ElementsAre("forward", "backward"));

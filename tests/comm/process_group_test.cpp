@@ -51,7 +51,7 @@ TEST_P(ProcessGroupOf, ReducesToClosedForms) {
     const auto mean = static_cast<float>((n + 1) / 2.0);
     EXPECT_EQ(
         numbers.item<c10::complex<float>>(), c10::complex<float>(mean, -mean));
-    // As torch adds bools.
+    // As torch sums bools.
     auto flag = torch::full({1}, true, torch::kBool);
     group.all_reduce(flag, ReduceOp::kSum);
     EXPECT_EQ(flag.view(torch::kByte).item<int>(), 1);
@@ -283,7 +283,7 @@ TEST_P(ProcessGroupOf, ExchangesBytesOfAnyLength) {
   });
 }
 
-// Sizes that no block of a kernel divides, and none at all.
+// Sizes that are not a multiple of a kernel's block, and zero.
 const int64_t kPartSizes[] = {0, 1, 3, 129};
 
 TEST_P(ProcessGroupOf, GathersIntoOneTensor) {
@@ -396,7 +396,7 @@ TEST_P(ProcessGroupOf, RunsConcurrentOperations) {
     std::vector<ProcessGroup::Work> under_way;
     under_way.push_back(group.start_all_reduce(sum, ReduceOp::kMean));
     under_way.push_back(group.start_broadcast(value, n - 1));
-    // The arguments of these two live in the handles alone.
+    // Only the handles refer to the arguments of these two.
     under_way.push_back(group.start_all_gather_into(
         whole, torch::full({1}, group.rank() + 0.5)));
     under_way.push_back(

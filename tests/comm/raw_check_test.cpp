@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Raw collectives that compare what ranks bring.
+// Raw collectives that compare operations and values across ranks.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 

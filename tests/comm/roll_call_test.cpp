@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Are all ranks there? On real stores.
+// The roll call, on real stores.
 #include "comm/roll_call.h"
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ using namespace std::chrono_literals;
 using Bytes = std::vector<uint8_t>;
 using Keys = std::vector<std::string>;
 
-/// Counts what one rank asks of a store.
+/// Counts one rank's operations on a store.
 class CountingStore : public c10d::Store {
  public:
   explicit CountingStore(c10::intrusive_ptr<c10d::Store> store)
@@ -89,8 +89,8 @@ void PrintTo(const Cost& cost, std::ostream* out) {
   *out << cost.operations << " operations on " << cost.keys << " keys";
 }
 
-/// What the dearest of all ranks that come costs the store; `missing` of
-/// `world_size` stay away.
+/// The largest cost of any rank that signs in; `missing` of `world_size` do
+/// not.
 Cost largest_cost(int world_size, int missing) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<Cost> costs(static_cast<size_t>(world_size));
@@ -161,7 +161,7 @@ TEST(RollCall, ReportsAClosedStoreInOneLine) {
   options.isServer = false;
   c10d::TCPStore client("127.0.0.1", options);
   std::thread rank_0([&] {
-    // Not before the other has signed in and waits.
+    // Only after the other rank has signed in and waits.
     EXPECT_TRUE(testing::eventually([&] { return server->check({"count"}); }));
     server.reset();
   });

@@ -29,7 +29,7 @@ int64_t sum_of(const ProcessGroup& group, int64_t own) {
 }
 
 // Ranks 0 and 2, and ranks 1 and 3 of four: 0 + 2 and 1 + 3. Both kinds of
-// groups go on side by side.
+// groups are used alternately.
 std::string sums_of_halves(const ProcessGroup& group) {
   const int first = group.rank() % 2;
   const auto half = group.subgroup({first, first + 2});
@@ -87,7 +87,7 @@ TEST(Subgroup, NumbersItsRanksAsTheyAreListed) {
 
 TEST(Subgroup, MayBeOneRankOrAll) {
   run_ranks(3, [](ProcessGroup group) {
-    // Ranks 0 and 1 meet, rank 2 plays no part.
+    // Ranks 0 and 1 form a group, rank 2 belongs to none.
     const auto part = group.subgroup(
         group.rank() < 2 ? std::vector<int>{0, 1} : std::vector<int>{2});
     EXPECT_EQ(part.is_solo(), group.rank() == 2);
@@ -101,7 +101,7 @@ TEST(Duplicate, HasCollectivesOfItsOwn) {
   run_ranks(2, [](ProcessGroup group) {
     const auto other = group.duplicate();
     EXPECT_EQ(other.rank(), group.rank());
-    // In another order on one rank: each group counts for itself.
+    // In another order on one rank: each group counts separately.
     if (group.rank() == 0) {
       auto beside =
           std::async(std::launch::async, [&] { return sum_of(other, 1); });
@@ -153,13 +153,13 @@ TEST_P(RefusedSubgroup, IsTheSameErrorOnAllRanks) {
         [&] { group.subgroup(lists[static_cast<size_t>(group.rank())]); },
         ThrowsMessage<UsageError>(
             HasSubstr("[subgroup] rank 1 passed the ranks [")));
-    // The group is still in step.
+    // The group is still usable.
     EXPECT_EQ(sum_of(group, 1), 3);
   });
 }
 
 TEST(Subgroup, ThrowsTheSameErrorOnAllRanksIfListsDiffer) {
-  // Each list by itself is one that its rank may give.
+  // Each list is valid on its own.
   const std::vector<std::vector<std::vector<int>>> wrong = {
       {{0, 1}, {1}, {2}},
       {{0, 1}, {1, 0}, {2}},
