@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The completion scripts in the shells that they are for.
+// The completion scripts in their shells.
 #include <gmock/gmock.h>
 
 #include "support/program.h"
@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Debian's, whatever other shell the PATH leads to.
+// Debian's, whatever other shell is on the PATH.
 std::string find_shell(const std::string& name) {
   const std::string path = "/usr/bin/" + name;
   return std::filesystem::exists(path) ? path : "";

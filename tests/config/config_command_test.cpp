@@ -154,7 +154,7 @@ TEST_F(ConfigCommand, AsksBeforeItReplacesAFileAndKeepsItsValues) {
   EXPECT_THAT(
       kept.err, HasSubstr("Replace " + path.string() + "? (yes/no) [yes]: "));
   EXPECT_EQ(read_file(path), before);
-  // Every answer is the value so far.
+  // Every answer keeps the current value.
   const auto replaced = answer("\\n\\n\\n\\n\\n\\n\\n\\n\\n");
   EXPECT_EQ(replaced.exit_code, 0) << replaced.err;
   EXPECT_THAT(
@@ -257,7 +257,7 @@ TEST_F(ConfigCommand, FollowsADanglingLink) {
 TEST_F(ConfigCommand, LeavesNoFileIfTheSizeLimitIsExceeded) {
   const auto place = folder_.path() / "place";
   std::filesystem::create_directory(place);
-  // Through a pipe: files of the test itself may not grow either.
+  // Through a pipe, because the limit also applies to the test's own files.
   const auto result = run_process(
       {"bash",
        "-c",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that cross between this program and Hugging Face Accelerate.
+// Files exchanged between this program and Hugging Face Accelerate.
 #include <gmock/gmock.h>
 
 #include <cstdlib>

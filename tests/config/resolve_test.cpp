@@ -18,7 +18,7 @@ using ::testing::SizeIs;
 using testing::Variables;
 
 EnvLookup lookup_away(Variables values) {
-  // Nothing of the person who runs the tests may leak in.
+  // The environment of the user who runs the tests must not leak in.
   values.emplace("HF_HOME", "/nonexistent");
   return testing::lookup(std::move(values));
 }
@@ -242,7 +242,7 @@ TEST_F(Resolve, TakesTheOriginalsFlagsThatChangeNothingAndSaysSo) {
   EXPECT_THAT(as_flags.notes[2], HasSubstr("at once"));
 }
 
-// Whoever trains decides: a Python script goes on in fp32, as the original's.
+// The program decides: a Python script continues in fp32, as in the original.
 TEST_F(Resolve, LeavesFp16OnTheCpuToTheProgram) {
   const auto config =
       with_file("fp16: true\nuse_cpu: true\n", flag("num_processes", "2"));
@@ -259,7 +259,7 @@ TEST_F(Resolve, KeepsTheNumberOfProcessesOnTheCpu) {
   EXPECT_EQ(complaint(config), "");
 }
 
-// As in the files that trl brings: all have the number, one has the type NO.
+// As in trl's files: all have the number, one has the type NO.
 TEST_F(Resolve, StartsOneProcessIfTheFileSaysNotDistributed) {
   const std::string file =
       "num_processes: 8\ndistributed_type: \"NO\"\nuse_cpu: false\n";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The questionnaire as a person meets it: on a terminal, key by key.
+// The questionnaire on a terminal, key by key.
 #include "support/terminal.h"
 
 #include <gmock/gmock.h>

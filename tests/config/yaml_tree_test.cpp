@@ -54,7 +54,7 @@ std::string nested(int depth) {
          std::string(static_cast<size_t>(depth), ']');
 }
 
-// Ten levels of ten aliases each: ten thousand million nodes.
+// Ten levels of ten aliases each: ten billion nodes.
 std::string alias_bomb() {
   std::string text = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n";
   for (int i = 1; i < 10; ++i) {
