@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The randomness of samples depends on seed, epoch and index alone.
+// The randomness of samples depends only on seed, epoch and index.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -25,7 +25,7 @@ struct Noisy {
   }
 };
 
-/// The same without the argument, as deep code has it.
+/// As above without the argument, for code deeper inside.
 struct QuietlyNoisy {
   size_t size() const { return 37; }
   Sample get(int64_t index) const {
@@ -55,7 +55,7 @@ Drawn epoch_of(int num_ranks, int num_workers, int64_t epoch, int num_batches) {
         .num_workers = num_workers};
     auto loader = accelerator.prepare(DataLoader(D(), options));
     loader.set_epoch(epoch);
-    // Left in the middle and gone on with by another loader.
+    // Interrupted and resumed with another loader.
     auto rest = accelerator.prepare(DataLoader(D(), options));
     const auto take_all = [&](auto& source, int most) {
       for (auto& batch : source) {
@@ -84,7 +84,7 @@ TEST(Augmentation, DependsOnSeedEpochAndIndexAlone) {
       EXPECT_EQ(epoch_of<QuietlyNoisy>(num_ranks, num_workers, 3, 2), expected);
     }
   }
-  // Neighbours are strangers, in index and in epoch.
+  // Consecutive indices and epochs are independent.
   const Drawn next = epoch_of<Noisy>(1, 0, 4, 0);
   std::set<double> different;
   for (const auto* epoch : {&expected, &next}) {

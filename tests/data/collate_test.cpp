@@ -33,7 +33,7 @@ TEST(Collate, StacksTensorsAlongANewFirstDimension) {
       collate(std::vector{tensor({1, 2}), tensor({3, 4}), tensor({5, 6})});
   EXPECT_EQ(batch.sizes(), (torch::IntArrayRef{3, 2}));
   expect_equal<int64_t>(batch, {1, 2, 3, 4, 5, 6});
-  // Neither contiguous nor without a gradient: not copied as bytes.
+  // Not contiguous and with a gradient: not copied as bytes.
   const auto rows = torch::arange(6.0).reshape({2, 3}).requires_grad_();
   EXPECT_TRUE(collate(std::vector{rows.t()[0], rows.t()[1]}).requires_grad());
   EXPECT_TRUE(collate(std::vector{rows.t(), rows.t()})[1].equal(rows.t()));
@@ -115,7 +115,7 @@ auto tensor_fields(Review::Batch& b) {
   return std::tie(b.text, b.stars);
 }
 
-// The same, unsaid.
+// As above, without `Batch`.
 struct Labelled {
   Tensor image;
   int64_t label;

@@ -100,7 +100,7 @@ TEST(DataLoader, GivesTheSameBatchesWithAnyNumberOfWorkers) {
     auto [placed, state] = place(loader);
     std::vector<Batches> epochs;
     for (int epoch = 0; epoch < 3; ++epoch) {
-      // The second is left early: the third must not see anything of it.
+      // The second is left early: the third must not be affected.
       const auto seen = run_loop(placed, *state, epoch == 1 ? 2 : 1000);
       epochs.push_back(seen.batches);
     }
@@ -126,7 +126,7 @@ TEST(DataLoader, OperatorsOfWorkersStartNoThreadsOfTheirOwn) {
   for (auto& batch : loader) {
     EXPECT_TRUE(batch.eq(1).all().item<bool>());
   }
-  // Elsewhere the setting is what it was.
+  // The setting is unchanged elsewhere.
   EXPECT_EQ(at::get_num_threads(), 3);
   DataLoader without_workers(ThreadCounter{}, {.batch_size = 4});
   EXPECT_TRUE((*without_workers.begin()).eq(3).all().item<bool>());
@@ -244,12 +244,12 @@ TEST(DataLoaderFaults, AWorkerNeverOutlivesItsLoader) {
     auto it = loader.begin();
     ++it;
   }
-  // Two were handed out, twelve were allowed ahead; and nobody reads any more.
+  // Two were returned, twelve were allowed ahead; and reading has stopped.
   EXPECT_LE(num_read->load(), 2 + 12);
   EXPECT_EQ(num_read.use_count(), 1);
 }
 
-// --- stop and go on ---------------------------------------------------------
+// --- resuming ---------------------------------------------------------------
 
 TEST(Resume, SkippedBatchesOfAMapDataSetAreNotRead) {
   const Faulty data{.num_samples = 20};
@@ -282,7 +282,7 @@ void check_resume(const Loader& loader, bool is_source_sharded) {
       placed.set_epoch(3);
       whole.push_back(run_loop(placed, *state));
     }
-    // Parts of a source may differ in length: as far as all ranks are in step.
+    // Parts of a source may differ in length: stop where all ranks are in step.
     size_t last_stop = whole[0].batches.size();
     for (const auto& seen : whole) {
       last_stop = std::min(last_stop, seen.batches.size());
@@ -357,7 +357,7 @@ TEST(Resume, ResumesInSplitBatchesAndStreams) {
       DataLoader(
           Counter{.size = 37},
           {.batch_size = 3,
-           // Without neighbours there is nobody to agree with.
+           // A single rank has nothing to even out.
            .even_batches = false,
            .num_workers = 2,
            .iterable_sharding = IterableSharding::kSource}),
@@ -414,8 +414,8 @@ TEST(DataLoaderSoak, TenThousandEpochsTakeNoMemory) {
   run(1000);
   const int64_t before = resident_pages();
   EXPECT_GT(run(10000), 0);
-  // A page is 4 KiB: half of a megabyte is noise of the allocator, while 10,000
-  // lost batches or threads would be many megabytes.
+  // A page is 4 KiB: half a megabyte is allocator noise, whereas 10,000 leaked
+  // batches or threads would be many megabytes.
   EXPECT_LT(resident_pages() - before, 128);
 }
 

@@ -38,7 +38,7 @@ TEST(TensorDataset, CopiesRowsOfEveryKindOfColumn) {
   EXPECT_TRUE(batch.at(2).equal(flags.index_select(0, rows)));
   EXPECT_TRUE(data.get(2).at(0).equal(words[2]));
   EXPECT_EQ(data.get_batch({})[0].sizes(), (torch::IntArrayRef{0, 3}));
-  // A batch is memory of its own.
+  // A batch has its own memory.
   batch[0].zero_();
   EXPECT_EQ(words[3][2].item<int64_t>(), 11);
 }
@@ -355,7 +355,7 @@ TEST_F(TextFile, NamesTheLineOfMalformedJson) {
   }
 }
 
-// Every byte of a table comes back, however odd.
+// All bytes of a table are read back, however unusual.
 TEST_F(TextFile, GivesBackWhatWasWrittenInQuotes) {
   std::mt19937 random(1);
   const std::string alphabet = "ab,\"\n\r \t\xC3\xA9";
@@ -381,7 +381,7 @@ TEST_F(TextFile, GivesBackWhatWasWrittenInQuotes) {
   }
 }
 
-// Either all rows can be read or the file is refused with a line.
+// Either all rows can be read or the file is rejected with a line.
 TEST_F(TextFile, NeverFailsOtherwiseOnRandomBytes) {
   std::mt19937 random(2);
   const std::string alphabet =
@@ -414,7 +414,7 @@ TEST_F(TextFile, NeverFailsOtherwiseOnRandomBytes) {
   }
   EXPECT_GT(num_read, 20);
   EXPECT_GT(num_refused, 50);
-  // Deep nesting costs no stack.
+  // Deep nesting must not overflow the stack.
   const std::string deep(1 << 20, '[');
   try_both("{\"a\":" + deep + std::string(1 << 20, ']') + "}");
   try_both("{\"a\":" + deep);

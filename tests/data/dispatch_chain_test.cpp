@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::ThrowsMessage;
 
-/// What rank `rank` is sent in turn `turn`: of any length, once nothing.
+/// What rank `rank` receives in round `turn`: of any length, once empty.
 std::string text_of(int rank, int64_t turn) {
   return std::string(static_cast<size_t>(turn * rank), 'x');
 }
@@ -32,17 +32,17 @@ DispatchedBatch batch_of(int rank, int64_t turn) {
   return batch;
 }
 
-/// How an epoch goes.
+/// The course of an epoch.
 struct Script {
   int64_t num_ahead = 0;
-  /// Turns of each rank; rank 0 has the most.
+  /// Rounds per rank; rank 0 has the most.
   std::vector<int64_t> num_turns = {};
   bool fails = false;
-  /// All ranks leave after so many.
+  /// All ranks leave after this many.
   int64_t leaves_after = 1000;
 };
 
-/// Rank 0's source of turns.
+/// Rank 0's source of rounds.
 struct Reader {
   const Script& script;
   int64_t num_read = 0;
@@ -109,7 +109,7 @@ receive_all(DispatchReceiver& receiver, int rank, const Script& script) {
   return turn;
 }
 
-/// Runs the script on all its ranks; what each of them throws.
+/// Runs the script on all its ranks; returns the errors of each.
 std::vector<std::string> run(const Script& script) {
   std::vector<std::string> errors(script.num_turns.size());
   run_ranks(static_cast<int>(errors.size()), [&](ProcessGroup group) {
@@ -129,7 +129,7 @@ std::vector<std::string> run(const Script& script) {
       }
     }
     EXPECT_EQ(num_turns, std::min(script.num_turns[rank], script.leaves_after));
-    // Nothing is left over: the group is in step.
+    // Nothing is left over: the group is still usable.
     group.barrier();
   });
   return errors;
@@ -156,7 +156,7 @@ TEST(DispatchChain, AFailureTakesThePlaceOfTheBatch) {
            .fails = true});
       EXPECT_EQ(errors[1], "[Test] the disk is gone");
       EXPECT_EQ(errors[2], "[Test] the disk is gone");
-      // Who was at its end before hears nothing of it.
+      // A rank that had already ended does not receive it.
       EXPECT_EQ(errors[3].empty(), most > 0);
     }
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pictures: two files of a drawn gradient (red 10 x, green 15 y, blue 128), one
-// that Debian ships, and what transforms make of them.
+// Images: two files of a drawn gradient (red 10 x, green 15 y, blue 128), one
+// from a Debian package, and the results of transforms.
 #include <ATen/CPUGeneratorImpl.h>
 #include <gmock/gmock.h>
 #include <torch/torch.h>
@@ -47,7 +47,7 @@ TEST(ReadImage, GivesThePixelsOfBothFormats) {
   }
 }
 
-// As Pillow 13's convert("RGB") has them.
+// Expected values from Pillow 13's convert("RGB").
 TEST(ReadImage, LeavesThePixelsOfUnusualFilesAsTheyAre) {
   const auto pixel = [](const char* name, int64_t x) {
     const auto image = read_image(kImages / name).to(torch::kInt);
@@ -100,8 +100,8 @@ TEST(ImageFolder, NumbersClassesByName) {
     EXPECT_LE(pictures.max().item<float>(), 1.0F);
     EXPECT_TRUE(labels.equal(torch::tensor({0, 1})));
   }
-  // Links are followed, also those that lead up; a dead one is a sample that
-  // cannot be read.
+  // Links are followed, including those to parent folders; a dangling one is a
+  // sample that cannot be read.
   std::filesystem::create_directory_symlink(
       folder.path() / "rose/deep", folder.path() / "lily/linked");
   std::filesystem::create_directory_symlink(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loaders of several ranks that speak to each other.
+// Loaders of several ranks that communicate.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -21,9 +21,9 @@ using Indices = std::vector<int64_t>;
 
 /// What all ranks saw in one epoch.
 struct Epoch {
-  /// Everything that was handed out, by rank.
+  /// Everything that was returned, by rank.
   std::vector<Indices> handed_out;
-  /// What `gather_for_metrics` gave over the epoch, on each rank.
+  /// The results of `gather_for_metrics` over the epoch, on each rank.
   std::vector<Indices> gathered;
 };
 
@@ -49,7 +49,7 @@ void run_epoch(
 }
 
 /// Runs `make_loader(c)` for each case c on 1 to 4 threads: all epochs of all
-/// cases. Cases share the ranks, whose meeting takes longer than an epoch.
+/// cases. Cases share the ranks, because connecting takes longer than an epoch.
 template <class MakeLoader>
 std::vector<std::vector<Epoch>>
 run_on_ranks(bool gathers, size_t num_cases, const MakeLoader& make_loader) {
@@ -207,7 +207,7 @@ TEST(SourceSharding, PartsOfUnequalLengthEndTogether) {
       for (auto real : epoch.gathered) {
         std::sort(real.begin(), real.end());
         if (drops) {
-          // A part of what is there, nothing twice.
+          // A subset without duplicates.
           EXPECT_EQ(std::unique(real.begin(), real.end()), real.end());
           EXPECT_GE(real.size(), 20U);
         } else {
@@ -246,7 +246,7 @@ TEST(SourceSharding, AFailureOfOneRankReachesAll) {
   EXPECT_THAT(messages[1], HasSubstr("the disk is gone"));
 }
 
-/// One rank's part is not there.
+/// One rank's part does not exist.
 struct Unmounted : Counter {
   void shard(int64_t index, int64_t count) {
     if (index == 1) {
@@ -330,7 +330,7 @@ TEST(Dispatch, SendsStructsWithTextsNumbersAndTensorsOfVaryingShape) {
           batch.tokens.at("ids").equal(torch::full({1, length}, length)));
       EXPECT_EQ(batch.tokens.at("half").scalar_type(), torch::kHalf);
       EXPECT_EQ(batch.mask.has_value(), length > 4);
-      // Each tensor can be changed by itself.
+      // Each tensor can be modified independently.
       batch.tokens.at("ids").add_(1);
       EXPECT_TRUE(batch.tokens.at("half").eq(0.5).all().item<bool>());
     }
@@ -360,7 +360,7 @@ TEST(Dispatch, ExceptionsOfRankZeroReachAllRanksAtTheSameBatch) {
       if (group.rank() != 0) {
         EXPECT_EQ(data.num_read->load(), 0);
       }
-      // The group is in step: it can go on.
+      // The group is still usable.
       accelerator.wait_for_everyone();
     });
     EXPECT_THAT(messages[0], HasSubstr("reading sample 25: the disk is gone"));
@@ -487,9 +487,9 @@ std::string metrics_of_one_epoch(const AcceleratorOptions& given) {
           accelerator.gather_for_metrics(std::map<std::string, torch::Tensor>{
               {"ids", batch[0]}, {"loss", torch::tensor(1.5)}});
       EXPECT_EQ(tree.at("loss").size(0), accelerator.num_processes());
-      // A loss of the batch that stands for each of its samples.
+      // A loss of the batch that represents each of its samples.
       num_losses += accelerator.gather_for_metrics(torch::ones(2)).size(0);
-      // Rows that are no samples count unless the whole batch is repeated.
+      // Rows that are not samples count unless the whole batch is a repeat.
       const int64_t num_counted = (tree.at("ids").size(0) + 1) / 2;
       EXPECT_EQ(
           accelerator.gather_for_metrics(torch::ones(3)).size(0),
@@ -505,7 +505,7 @@ std::string metrics_of_one_epoch(const AcceleratorOptions& given) {
       }
     }
     EXPECT_EQ(num_losses, 13);
-    // Outside of a loop nothing is left out.
+    // Outside of a loop nothing is dropped.
     EXPECT_EQ(
         accelerator.gather_for_metrics(torch::zeros(2)).size(0),
         2 * accelerator.num_processes());
@@ -549,7 +549,7 @@ TEST(GatherForMetrics, OtherObjectsAreSentWithCustomFunctions) {
   });
 }
 
-// --- stop and go on ---------------------------------------------------------
+// --- resuming ---------------------------------------------------------------
 
 TEST(Resume, DispatchedLoopsResumeWithAnyNumberOfRanks) {
   StateDict saved;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a build without libjpeg and libpng says: its files in the place of
-// theirs.
+// The errors of a build without libjpeg and libpng, tested with its stub files.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Data sets and loops that tests of loaders share.
+// Data sets and loops for tests of loaders.
 #pragma once
 
 #include <torch/torch.h>
@@ -20,8 +20,8 @@ inline TensorDataset numbers(int64_t size) {
   return TensorDataset({torch::arange(size), torch::arange(size) * 10});
 }
 
-/// 0, 1, 2, ... one after the other. Parts are uneven: of `count` parts, part 0
-/// gets two of every `count + 1` elements.
+/// 0, 1, 2, ... Parts are uneven: of `count` parts, part 0 gets two of every
+/// `count + 1` elements.
 struct Counter {
   int64_t size = 0;
   int64_t fails_at = -1;
@@ -73,7 +73,7 @@ inline torch::Tensor ids(const std::vector<torch::Tensor>& batch) {
   return batch[0];
 }
 
-/// What one loop over a loader gave.
+/// What one loop over a loader returned.
 struct Seen {
   std::vector<std::vector<int64_t>> batches;
   /// Samples that count.
@@ -104,7 +104,7 @@ Seen run_loop(Loader& loader, StepState& state, int64_t max_batches = 1000) {
   return seen;
 }
 
-/// A loader as rank `shard.rank` has it, without the other ranks.
+/// A loader as prepared for rank `shard.rank`, without the other ranks.
 template <class Loader>
 std::pair<Loader, std::shared_ptr<StepState>> place(
     const Loader& loader,
