@@ -13,7 +13,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-/// Sizes that are tried where more than `fits` is too much.
+/// The sizes that are tried if more than `fits` is too much.
 template <class Fail>
 std::vector<int64_t> tried(
     int64_t start,

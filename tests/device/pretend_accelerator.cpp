@@ -84,7 +84,7 @@ class DeviceMemory final : public c10::DeviceAllocator {
   std::atomic<bool> is_used_{false};
 };
 
-/// Host memory that the devices "read by themselves".
+/// Host memory that the devices can "access directly".
 class PinnedMemory final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t size) override {
@@ -130,7 +130,7 @@ DeviceMemory& device_memory() {
   return *memory;
 }
 
-// --- devices, streams and events: everything is done when a call returns
+// --- devices, streams and events: everything is complete when a call returns
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   using Clock = std::chrono::steady_clock;
@@ -258,7 +258,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 
 // --- operators
 
-/// The same memory, as the CPU's kernels take it.
+/// The same memory as a CPU tensor, for the CPU's kernels.
 at::Tensor on_host(const at::Tensor& tensor) {
   return tensor.is_cpu() ? tensor
                          : at::from_blob(

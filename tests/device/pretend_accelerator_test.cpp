@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A kind of accelerator that `src/` does not know trains as the CPU does, bit
-// for bit: its kernels are the CPU's, on the same numbers in the same order.
+// A kind of accelerator that `src/` does not know trains bit-identically to the
+// CPU: its kernels are the CPU's, with the same values in the same order.
 #include "device/pretend_accelerator.h"
 
 #include <gmock/gmock.h>
@@ -106,7 +106,8 @@ TEST(PretendAccelerator, TimesItsStepsByEventsWithoutWaitingForThem) {
   EXPECT_GT(times.sum.optimizer, 0);
 }
 
-/// How often hosts meet for each collective, and how many the devices do.
+/// How many host messages there are per collective, and how many collectives of
+/// devices.
 std::string count_meetings(const AcceleratorOptions& options) {
   Accelerator accelerator(options);
   const auto& group = accelerator.process_group();
@@ -132,7 +133,7 @@ std::string count_meetings(const AcceleratorOptions& options) {
 
 const RankBodyRegistration kCountMeetings("count_meetings", count_meetings);
 
-/// What a rank hears where rank 1 left its values on the CPU.
+/// The error on a rank if rank 1 left its values on the CPU.
 std::string mix_devices(const AcceleratorOptions& options) {
   Accelerator accelerator(options);
   auto value = torch::ones({3});
@@ -142,7 +143,7 @@ std::string mix_devices(const AcceleratorOptions& options) {
   try {
     accelerator.reduce(value);
   } catch (const MismatchError& error) {
-    accelerator.wait_for_everyone(); // The group is still in step.
+    accelerator.wait_for_everyone(); // the group is still usable
     return error.what();
   }
   return "no error";
@@ -150,7 +151,7 @@ std::string mix_devices(const AcceleratorOptions& options) {
 
 const RankBodyRegistration kMixDevices("mix_devices", mix_devices);
 
-/// What of a model's bytes a device holds at most while it is prepared, and
+/// How much of a model's bytes a device holds, at most during prepare, and
 /// afterwards, in percent.
 std::string share_of_device(AcceleratorOptions options) {
   options.shard = {
@@ -233,7 +234,7 @@ TEST_P(Trainings, OfTwoProcessesAreTheCpus) {
   }
 }
 
-// Half of it, and one of 16 units with what travels.
+// Half of it, and one of 16 units with its buffers.
 TEST(PretendAccelerator, GetsOnlyItsShardOfAModel) {
   for (const auto& text :
        run_body(RankKind::kProcesses, 2, "share_of_device")) {
@@ -310,7 +311,7 @@ TEST(PretendAccelerator, IsSeededAndEmptied) {
   EXPECT_EQ(pretend_counts().emptied_caches, before + 1);
 }
 
-/// The gradient of a segment that backward computes again, outside of autocast.
+/// The gradient of a segment that backward recomputes outside of autocast.
 std::string recomputed_gradient(const AcceleratorOptions& options) {
   set_seed(3);
   const auto input = torch::randn({4, 5});

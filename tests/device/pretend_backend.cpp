@@ -39,7 +39,7 @@ std::vector<Tensors> host_copy(const std::vector<Tensors>& lists) {
   return all;
 }
 
-/// A collective that is over.
+/// A completed collective.
 class Done final : public c10d::Work {
  public:
   Done(int rank, Tensors outputs)
