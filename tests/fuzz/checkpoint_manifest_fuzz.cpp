@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Manifests of checkpoints: any text is refused or read, and what is read is
-// written again as the same.
+// Checkpoint manifests: any text is rejected or parsed, and what is parsed
+// round-trips.
 #include <cstdlib>
 
 #include "accelerate/error.h"
@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string text(reinterpret_cast<const char*>(data), size);
   for (const bool is_signed : {false, true}) {
     if (is_signed) {
-      // No fuzzer finds a checksum: give it one, to get behind that door.
+      // A fuzzer cannot guess a checksum, so provide a valid one.
       const auto checksum = checksum_of(text);
       text += ",\n  \"checksum\": \"" + checksum + "\"\n}\n";
     }

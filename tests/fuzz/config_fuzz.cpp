@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a configuration file: a file that is taken must come back the
-// same after it was written again.
+// Any bytes as a configuration file: an accepted file must be unchanged after
+// it is written again.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a host file: refused in one line that a terminal can show, or
-// hosts that ssh cannot take for options.
+// Any bytes as a host file: rejected with one printable line, or parsed to
+// hosts that ssh cannot mistake for options.
 #include <algorithm>
 #include <cstdint>
 #include <string_view>

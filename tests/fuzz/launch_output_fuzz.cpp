@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The states of the output router and its consoles: workers write in pieces of
-// any size, the reader takes what it likes, and in the end every line is there,
-// whole and under its rank.
+// any size, the reader reads at any speed, and at the end every line is
+// complete and attributed to its rank.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -66,7 +66,7 @@ void check(const std::string& shown, int rank, const std::string& written) {
   for (const auto& line : lines_of(written)) {
     const std::string whole = prefix + line;
     place = shown.find(whole, place);
-    // An empty line of rank 0 may be found inside of what others wrote.
+    // An empty line of rank 0 may match inside the output of others.
     require(place != std::string::npos, "every line is shown, in order");
     require(
         line == "\n" || place == 0 || shown[place - 1] == '\n',

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a pickle and as an archive of torch.save: refused, or values
-// that can be walked through.
+// Any bytes as a pickle and as an archive of torch.save: rejected, or parsed to
+// values that can be traversed.
 #include <cstdint>
 #include <set>
 
@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, size_t size) {
       reinterpret_cast<const std::byte*>(data), size);
   try {
     const st::Pickle pickle(bytes, "input");
-    // Values may hold each other in circles.
+    // Values may form cycles.
     std::set<const st::PickleValue*> seen;
     std::vector<const st::PickleValue*> left = {&pickle.root()};
     while (!left.empty()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a fuzz target promises; a broken promise is said and is a crash.
+// The assertions of a fuzz target: a violation is printed and crashes.
 #pragma once
 
 #include <cstdlib>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Machines that come, leave and come again in any order, against a simple
-// model of who is here.
+// Machines that join, leave and rejoin in any order, compared with a simple
+// model of who has joined.
 #include <cstdint>
 #include <map>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as the files of a run: what the page gets is JSON of a bounded
-// size, and the same whether a file is read at once or as it grows.
+// Any bytes as the files of a run: the page receives JSON of a bounded size,
+// the same whether a file is read as a whole or as it grows.
 #include <unistd.h>
 
 #include <cstddef>

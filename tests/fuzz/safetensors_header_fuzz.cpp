@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a safetensors file: refused by one of the causes, or read into
-// views that cover the data and survive a round trip.
+// Any bytes as a safetensors file: rejected with one of the causes, or parsed
+// to views that cover the data and survive a round trip.
 #include <algorithm>
 #include <cstdint>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any text as a sharded index: refused, or read and written again unchanged.
+// Any text as a sharded index: rejected, or parsed and written again unchanged.
 #include <cstdint>
 #include <cstdlib>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as Slurm's lists of nodes and of tasks: refused, or a host and a
-// place that hold together.
+// Any bytes as Slurm's lists of nodes and of tasks: rejected, or parsed to a
+// host and a consistent rank.
 #include <algorithm>
 #include <cstdint>
 #include <map>

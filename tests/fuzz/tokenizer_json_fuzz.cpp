@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a tokenizer.json: refused with a message, or a tokenizer that
+// Any bytes as a tokenizer.json: rejected with a message, or a tokenizer that
 // encodes and decodes.
 #include <cstdint>
 #include <string_view>

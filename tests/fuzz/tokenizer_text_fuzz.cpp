@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as text for each kind of tokenizer: refused as not UTF-8, or
-// encoded into arrays of one length whose offsets lie in the text, in order;
-// byte-level tokenizers give the text back.
+// Any bytes as text for each kind of tokenizer: rejected as not UTF-8, or
+// encoded into arrays of equal length with ordered offsets inside the text;
+// byte-level tokenizers restore the text.
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -61,8 +61,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, size_t size) {
     for (const Tokenizer& tokenizer : tokenizers()) {
       check(tokenizer, text);
     }
-    // Added tokens are not bound to come back as they were; each of them has
-    // one of these letters.
+    // Added tokens need not round-trip; each of them contains one of these
+    // letters.
     if (text.find_first_of("<wG") == text.npos) {
       const auto encoding = tokenizers()[0].encode(text);
       require(tokenizers()[0].decode(encoding.ids, false) == text);
