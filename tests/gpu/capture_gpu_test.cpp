@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Captured steps beside the same steps uncaptured, from the same weights and
-// the same random numbers.
+// Captured steps compared with eager steps, from the same weights and random
+// numbers.
 #include <accelerate/accelerate.h>
 #include <gmock/gmock.h>
 #include <torch/torch.h>
@@ -48,11 +48,11 @@ struct Setting {
   int64_t num_steps = 12;
   /// Rows of the batch of each step.
   std::function<int64_t(int64_t)> num_rows = [](int64_t) { return 8; };
-  /// Inside of the function, on the host.
+  /// Runs inside the function, on the host.
   std::function<void()> inside = [] {};
-  /// After these many steps: put the state back that was taken two before.
+  /// After this many steps: load the state that was saved two steps before.
   std::optional<int64_t> load_at = {};
-  /// After these many steps: save a checkpoint, and go on from it with another
+  /// After this many steps: save a checkpoint, and resume from it with another
   /// Accelerator, model and function.
   std::optional<int64_t> resume_at = {};
 };
@@ -127,7 +127,7 @@ void train_part(
     }
   }
   if (const auto carrier = to_c10d(accelerator.process_group())) {
-    // Of a connection that other trainings share.
+    // Of a connection shared with other trainings.
     record.num_counted +=
         collective_counter(carrier)().value_or(0) - num_counted_before;
     record.num_begun_by_nccl +=
@@ -161,7 +161,8 @@ Record train(const Setting& setting) {
   return record;
 }
 
-/// How far a captured run is from one that is not, step by step and in the end.
+/// The differences between a captured and an eager run, step by step and at the
+/// end.
 struct Differences {
   Record captured, plain;
   double of_losses = 0, of_parameters = 0;
@@ -270,8 +271,8 @@ TEST_F(CaptureOnGpu, ResumesFromACheckpointInAnotherRun) {
   }
 }
 
-/// A scale that overflows at first and grows again after two steps: some steps
-/// of warm-up and some replays are left out.
+/// A scale that overflows at first and grows again after two steps: some
+/// warm-up steps and some replays are skipped.
 AcceleratorOptions fp16_options() {
   AcceleratorOptions options;
   options.mixed_precision = Precision::kFp16;
@@ -301,8 +302,8 @@ TEST_F(CaptureOnGpu, ScalesFp16LossesDuringAccumulationAndAfterACheckpoint) {
   EXPECT_GT(captured.num_skipped, 2u);
 }
 
-/// What is wrong with captured steps whose gradients meet by NCCL; empty where
-/// nothing is.
+/// Compares captured steps whose gradients are synchronised with NCCL; returns
+/// the problems, or an empty string.
 std::string compare_by_nccl(
     const char* name,
     Setting setting,
@@ -329,8 +330,9 @@ std::string compare_by_nccl(
           std::to_string(differences.of_parameters));
   expect(captured.scales == plain.scales, "other scales");
   expect(captured.num_skipped == plain.num_skipped, "other steps left out");
-  // NCCL was asked while steps were recorded, and not when they are replayed.
-  // Of every step that was a replay alone all collectives are missing there.
+  // NCCL counts collectives while steps are recorded, but not when they are
+  // replayed, so all collectives of steps that were only replayed are missing
+  // there.
   expect(
       captured.num_counted == plain.num_counted,
       std::to_string(captured.num_counted) + " collectives, and not " +
@@ -389,7 +391,7 @@ const testing::RankBodyRegistration kCapturedByNccl(
       add("masters in windows", masters_in_windows, kReduced, 12, rows);
       add("masters that meet at once", each_batch, kReduced, 12, rows);
       add("fp16", fp16, kReduced, 20, same);
-      // A broken step, a loaded state, and another run make graphs anew.
+      // A failed step, a loaded state, and another run cause new graphs.
       problems += compare_by_nccl(
           "loads", {.options = options, .load_at = 7}, kFp32, 4);
       problems += compare_by_nccl(
@@ -397,8 +399,8 @@ const testing::RankBodyRegistration kCapturedByNccl(
       if (detect_topology().world_size > 1) {
         return problems;
       }
-      // The average of one rank is its own value: as without any group, but for
-      // the products that cuBLAS chooses by the address of gradients.
+      // The average over one rank is its own value: as without a group, except
+      // for the products that cuBLAS chooses by the alignment of gradients.
       const auto alone = train({.num_steps = 24});
       auto by_nccl = options;
       by_nccl.connection.backend = Backend::kNccl;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels beside a plain expression in double precision.
+// Kernels compared with a plain expression in double precision.
 #include <accelerate/kernels.h>
 #include <accelerate/optimizers.h>
 #include <gtest/gtest.h>
@@ -89,8 +89,8 @@ TEST(AdamOnGpu, StepsAsInDoublePrecision) {
     GTEST_SKIP() << "no GPU";
   }
   torch::manual_seed(11);
-  // More than one launch takes, of sizes that no pack divides, some of them
-  // behind an odd number, one larger than a block's part, one empty.
+  // More than one launch takes, of sizes that are not multiples of a pack, some
+  // after an odd number of elements, one larger than a block's part, one empty.
   std::vector<Tensor> parameters;
   std::vector<Tensor> exact;
   std::vector<Tensor> weights;
@@ -107,7 +107,7 @@ TEST(AdamOnGpu, StepsAsInDoublePrecision) {
     copies.weights[parameters.back().unsafeGetTensorImpl()] = weights.back();
   }
   for (const double decay : {0.0, 0.1}) {
-    // As clipping shrinks gradients, without and with.
+    // Without and with the factor of clipping.
     const double factor = decay == 0 ? 1 : 0.375;
     copies.gradient_factor =
         decay == 0 ? Tensor() : torch::full({}, factor, torch::kCUDA);

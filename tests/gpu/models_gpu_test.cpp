@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What models do on a GPU alone: padded vocabularies, and packed sequences by
+// GPU-specific code of models: padded vocabularies, and packed sequences with
 // flash attention.
 #include <accelerate/accelerate.h>
 #include <accelerate/models.h>
@@ -102,7 +102,7 @@ std::shared_ptr<models::PretrainedModel> make_classifier(
 
 struct Answer {
   at::Tensor logits;
-  /// Of all parameters that have one, one behind the other.
+  /// Of all parameters that have one, concatenated.
   at::Tensor gradient;
 };
 
@@ -159,8 +159,8 @@ TEST_P(PackedOnGpu, PredictsAndTrainsAsPadded) {
   }
 }
 
-// Batches of one shape with other lengths: what differs must be read at every
-// replay.
+// Batches of one shape with different lengths: replays must read the current
+// ones.
 TEST_P(PackedOnGpu, IsCapturedWithMasters) {
   const auto train = [&](bool is_captured) {
     auto model = make_classifier(GetParam());

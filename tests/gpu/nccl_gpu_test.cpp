@@ -26,7 +26,7 @@ constexpr int64_t kRows = 4;
 constexpr double kMaxNorm = 0.1;
 constexpr optim::AdamWOptions kAdamW{.lr = 0.01, .weight_decay = 0.1};
 /// The sums of fp64 gradients are added in another order; a few steps of AdamW
-/// make more of that, yet far less than this.
+/// amplify that, but stay far below this.
 constexpr double kTolerance = 1e-9;
 constexpr const char* kFolderVariable = "ACCELERATE_TEST_CHECKPOINT";
 
@@ -127,8 +127,8 @@ void train_step(
 
 constexpr int64_t kMicroBatches = 8;
 
-/// The weights that plain LibTorch reaches in one process with the batches of
-/// all ranks as one.
+/// The weights after training with plain LibTorch in one process, with the
+/// batches of all ranks joined.
 Tensor train_plainly(int num_ranks, int64_t window, c10::Device device) {
   Net net;
   net->to(device);
@@ -230,7 +230,7 @@ const RankBodyRegistration kCommunicate("collectives by NCCL", communicate);
 
 /// Trains from `begin` to `end` on batches that are the same on all ranks, so
 /// that the number of ranks does not matter. Returns the weights before and
-/// after; saves or loads a checkpoint in the middle of the training.
+/// after; saves or loads a checkpoint half-way.
 RankBody train_over_a_stop(const NcclCase& c, bool resumes) {
   return [c, resumes](const AcceleratorOptions& options) {
     Accelerator accelerator(with(options, c));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run on a GPU says of itself: its step clock, profile and journal.
+// Step times, profile and journal of a run on a GPU.
 #include <accelerate/accelerate.h>
 #include <gmock/gmock.h>
 #include <torch/torch.h>
@@ -47,7 +47,8 @@ class ObservationOnGpu : public ::testing::Test {
     return std::chrono::duration<double>(Clock::now() - begin).count();
   }
 
-  /// When the device has told of as many, which others who use it may delay.
+  /// Waits until the device has reported this many steps, which other users of
+  /// it may delay.
   StepTimes times_of(int64_t num_steps) const {
     EXPECT_TRUE(testing::eventually(
         [&] { return accelerator->step_times().num_steps >= num_steps; }));
@@ -74,7 +75,7 @@ TEST_F(ObservationOnGpu, StepTimesAreTheDevices) {
   ASSERT_EQ(times.num_steps - before.num_steps, kSteps);
   const double computed = times.sum.forward + times.sum.backward -
                           before.sum.forward - before.sum.backward;
-  // Three large products a step; the host hands them over in microseconds.
+  // Three large products per step; the host queues them in microseconds.
   EXPECT_GE(computed, 0.6 * wall);
   EXPECT_LE(times.sum.total() - before.sum.total(), 1.1 * wall);
 }
@@ -107,7 +108,7 @@ TEST_F(ObservationOnGpu, AProfileHasKernelsAndMemory) {
   torch::cuda::synchronize();
   profile.stop();
   ASSERT_FALSE(profile.operators().empty());
-  // A kernel, which is first in the order.
+  // A kernel, which is sorted first.
   EXPECT_GT(profile.operators().front().device_ms, 0);
   EXPECT_THAT(profile.operators().front().name, Not(HasSubstr("accelerate::")));
   ASSERT_EQ(profile.traces().size(), 1U);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sharded training on a GPU: one process that speaks through NCCL, and two that
-// share the GPU and speak through Gloo.
+// Sharded training on a GPU: one process with NCCL, and two that share the GPU
+// and use Gloo.
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/StreamGuard.h>
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ using torch::Tensor;
 
 constexpr int64_t kBlocks = 5;
 
-/// Keeps the current stream busy for some milliseconds with what nobody uses.
+/// Keeps the current stream busy for some milliseconds with unused work.
 void delay(c10::Device device) {
   const torch::NoGradGuard no_grad;
   auto big = torch::ones({2048, 2048}, device);
@@ -159,7 +159,7 @@ std::string compare(const AcceleratorOptions& options) {
       c.stage = stage;
       expect_equal(c, expected);
     }
-    // Where streams are late, memory that is used too early shows.
+    // If streams are delayed, memory that is used too early shows.
     c.has_delays = true;
     expect_equal(c, expected);
     c.prefetch = 2;
@@ -189,7 +189,7 @@ c10::CachingDeviceAllocator::DeviceStats stats_of(c10::Device device) {
 constexpr auto kAll =
     static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
 
-/// The most that was in use since the call before.
+/// The maximum in use since the previous call.
 double peak(c10::Device device) {
   const auto bytes = stats_of(device).allocated_bytes[kAll].peak;
   c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
@@ -197,7 +197,7 @@ double peak(c10::Device device) {
 }
 
 double in_use(c10::Device device) {
-  // What several streams have used is given back by the first allocation after
+  // Memory used on several streams is released by the first allocation after
   // all of them are done.
   torch::cuda::synchronize();
   static_cast<void>(torch::empty({1}, device));
@@ -220,10 +220,10 @@ std::string measure(const AcceleratorOptions& base) {
         GpuCase{.stage = kStage, .is_offloaded = true}}) {
     Accelerator accelerator(with(base, c));
     const auto device = accelerator.device();
-    const auto first = torch::zeros({1}, device); // The allocator is there.
+    const auto first = torch::zeros({1}, device); // initialises the allocator
     const double before = in_use(device);
-    peak(device); // Leaves out the peak of the case before.
-    // A thread of Gloo's lets go of what it has sent a moment later.
+    peak(device); // excludes the peak of the previous case
+    // A Gloo thread releases what it has sent a moment later.
     const auto expect_to_keep = [&](const char* what, double most) {
       if (!eventually([&] { return in_use(device) <= most; })) {
         expect_most(what, in_use(device), most);
@@ -242,11 +242,11 @@ std::string measure(const AcceleratorOptions& base) {
           input_of(device, accelerator.process_index(), number, width);
       accelerator.backward(net(input, false).square().mean());
     };
-    // The model comes from the host, one unit after the other.
+    // The model comes from the host, one unit at a time.
     expect_most(
         "while it is prepared", peak(device), before + parts + unit + slack);
     expect_to_keep("at rest", before + parts + slack);
-    // Libraries take their own at the first step.
+    // Libraries allocate their own memory in the first step.
     step(0);
     opt.step();
     opt.zero_grad();
@@ -255,13 +255,13 @@ std::string measure(const AcceleratorOptions& base) {
       peak(device);
       step(number);
       const double most_in_step = peak(device);
-      // Two units; a part is cast, or comes from the host, before it travels.
+      // Two units; a shard is cast, or copied from the host, before it is sent.
       const double sent = 2 * unit / accelerator.num_processes();
       const double gathered = c.has_masters    ? unit + sent / 2
                               : c.is_offloaded ? 2 * unit + sent
                                                : 2 * unit;
-      // Parts of gradients; a unit that comes, one that leaves, one that has
-      // left, and what comes from the others.
+      // Shards of gradients; one unit being gathered, one being reduced, one
+      // just reduced, and the receive buffer.
       expect_most(
           "in a step",
           most_in_step,
