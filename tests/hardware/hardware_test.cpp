@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// This machine as the operating system's own tools see it.
+// This machine, compared with the operating system's own tools.
 #include <gmock/gmock.h>
 #include <netinet/in.h>
 #include <sys/prctl.h>
@@ -60,7 +60,7 @@ TEST(Cores, OfNumaNodesKeepTheNumbersOfTheirNodes) {
     std::filesystem::create_directory(folder.path() / node);
   }
   folder.write("online", "0,2,8\n");
-  folder.write("node0/cpulist", "\n"); // Memory without cores.
+  folder.write("node0/cpulist", "\n"); // memory without cores
   folder.write("node2/cpulist", "1000-1003\n");
   folder.write("node8/cpulist", std::to_string(core) + "\n");
   const auto nodes = numa_nodes(folder.path());
@@ -92,7 +92,7 @@ TEST(Gpus, AreChosenAsCudaReadsItsVariable) {
   EXPECT_THAT(indices("2,0"), ElementsAre(2, 0));
   EXPECT_THAT(indices("GPU-1a"), ElementsAre(1));
   EXPECT_THAT(indices(""), IsEmpty());
-  EXPECT_THAT(indices("0,7,1"), ElementsAre(0)); // Ends at the unknown one.
+  EXPECT_THAT(indices("0,7,1"), ElementsAre(0)); // stops at the unknown one
   EXPECT_THAT(indices("-1"), IsEmpty());
   EXPECT_EQ(describe_gpus(three_gpus()), "3 x H200");
   EXPECT_EQ(describe_gpus({}), "CPU");
@@ -120,7 +120,7 @@ TEST(Gpus, OfTheFirstKindThatIsThereAreUsed) {
   const auto kinds = two_kinds();
   const auto env = [](const std::string& name) -> std::optional<std::string> {
     if (name == "CUDA_VISIBLE_DEVICES") {
-      return ""; // Of a kind that is not there.
+      return ""; // of a missing kind
     }
     return name == "OTHER_VISIBLE_DEVICES" ? std::optional("2,1")
                                            : std::nullopt;
@@ -130,7 +130,7 @@ TEST(Gpus, OfTheFirstKindThatIsThereAreUsed) {
   EXPECT_EQ(usable_gpus(kinds, nothing).kind, &kinds[1]);
   EXPECT_THAT(usable_gpus(kinds, env).gpus, SizeIs(2));
   EXPECT_EQ(usable_gpus(kinds, env).gpus[0].index, 2);
-  // What the user asks for wins over the variable.
+  // The user's choice overrides the variable.
   EXPECT_EQ(usable_gpus(kinds, env, {"0"}).gpus[0].index, 0);
   EXPECT_EQ(
       usable_gpus(kinds, env, {"7"}).problem,
@@ -234,7 +234,7 @@ TEST(Ports, AreFreeUntilSomebodyListens) {
   ASSERT_EQ(listen(listener, 1), 0);
   const std::string owner = "is taken by pid " + std::to_string(getpid());
   EXPECT_EQ(port_problem(port), owner + " (hardware_test)");
-  // Any user can call a program so.
+  // Any user can give a program such a name.
   prctl(PR_SET_NAME, "a\x1b[31m\nb");
   EXPECT_EQ(port_problem(port), owner + " (a\\x1b[31m)");
   prctl(PR_SET_NAME, "hardware_test");
