@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the CPU and a GPU are asked alike.
+// Cases for both the CPU and GPUs.
 #pragma once
 
 #include <accelerate/kernels.h>
@@ -23,7 +23,7 @@ inline void expect_near(
       << what << ' ' << got.scalar_type() << got.sizes();
 }
 
-/// Without dropout, beside an expression in double.
+/// Without dropout, compared with an expression in double.
 inline void expect_add_norm(
     std::vector<int64_t> shape,
     at::ScalarType type,
@@ -48,7 +48,7 @@ inline void expect_add_norm(
       own[4],
       0.0,
       1e-5);
-  // Also used without what was normed, and by itself.
+  // Also without the normalised values, and alone.
   const auto again =
       kernels::layer_norm(own[0], own[3], own[4], 1e-5) +
       kernels::add_dropout(own[0], own[1], has_bias ? own[2] : at::Tensor(), 0);
@@ -79,7 +79,8 @@ inline void expect_add_norm(
   }
 }
 
-/// What is normed twice, read by both readers and by each of them alone.
+/// The normalised values twice, used by both consumers and by each of them
+/// alone.
 inline void expect_norm_twice(
     std::vector<int64_t> shape,
     at::ScalarType type,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Beside torch's own cross-entropy, in double precision.
+// Compared with torch's own cross-entropy, in double precision.
 #include <accelerate/error.h>
 #include <accelerate/kernels.h>
 #include <gmock/gmock.h>
@@ -45,7 +45,7 @@ TEST(CrossEntropy, IsTorchsWithPaddingAndIgnoredRows) {
   for (const auto type : {torch::kDouble, torch::kFloat, torch::kBFloat16}) {
     for (const int64_t num_classes : {1, 3, 8}) {
       auto values = torch::randn({5, 8}, torch::kDouble).mul(4).to(type);
-      // What lies in the padding must not count, whatever it is.
+      // The padding must not count, whatever it contains.
       values.slice(1, num_classes).fill_(100);
       const auto labels = some_labels(5, num_classes);
       const auto got = ours(values, labels, num_classes);

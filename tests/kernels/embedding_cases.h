@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the CPU and a GPU are asked alike.
+// Cases for both the CPU and GPUs.
 #pragma once
 
 #include <accelerate/kernels.h>
@@ -12,9 +12,8 @@
 
 namespace accelerate::testing {
 
-/// Beside `at::embedding` in double: rows that nobody, one, several and most of
-/// the ids ask for, with padding and without, and the same bits when asked
-/// again.
+/// Compared with `at::embedding` in double: rows used by none, one, several and
+/// most of the ids, with padding and without; bit-identical when repeated.
 inline void expect_embedding(
     int64_t num_rows,
     int64_t num_channels,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the CPU and a GPU are asked alike.
+// Cases for both the CPU and GPUs.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Beside the definitions, in double precision.
+// Compared with the definitions, in double precision.
 #include <accelerate/error.h>
 #include <gmock/gmock.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the CPU and a GPU are asked alike.
+// Cases for both the CPU and GPUs.
 #pragma once
 
 #include <vector>
@@ -13,8 +13,7 @@ struct LinearCase {
   int64_t num_inputs, num_inner, num_outputs;
 };
 
-/// Numbers whose products keep the size of 1; a weight may be stored as its
-/// transpose.
+/// Values whose products stay near 1; a weight may be stored transposed.
 inline at::Tensor draw_weight(
     int64_t O,
     int64_t I,
@@ -26,8 +25,8 @@ inline at::Tensor draw_weight(
   return is_transposed ? values.t().contiguous().t() : values;
 }
 
-/// Both operators beside expressions in double. The gradients of the weights
-/// are in the order of these.
+/// Both operators compared with expressions in double. The gradients of the
+/// weights have their memory layout.
 inline void expect_linear(
     const LinearCase& c,
     at::ScalarType type,

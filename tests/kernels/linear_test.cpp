@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Beside torch's own operators, in double precision.
+// Compared with torch's own operators, in double precision.
 #include <accelerate/error.h>
 #include <gmock/gmock.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the CPU and a GPU are asked alike.
+// Cases for both the CPU and GPUs.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,9 +21,9 @@ inline at::Tensor total_norm(
       .call(tensors, norm_type);
 }
 
-/// More tensors than a launch takes: of sizes that no pack divides, some of
-/// them behind an odd number, one larger than a block's part, one empty, one
-/// transposed, one with holes.
+/// More tensors than a launch takes: of sizes that are not multiples of a pack,
+/// some after an odd number of elements, one larger than a block's part, one
+/// empty, one transposed, one with gaps.
 inline std::vector<at::Tensor> draw_gradients(
     const std::vector<at::ScalarType>& types,
     c10::DeviceType device) {
@@ -40,7 +40,7 @@ inline std::vector<at::Tensor> draw_gradients(
   return tensors;
 }
 
-/// Beside the norm in double precision of all numbers in one vector.
+/// Compared with the norm in double precision over all elements in one vector.
 inline void expect_total_norm(
     const std::vector<at::Tensor>& tensors,
     double norm_type) {
@@ -77,7 +77,7 @@ inline void expect_total_norms(c10::DeviceType device) {
         {tensors.begin() + 6, tensors.end()},
         std::numeric_limits<double>::infinity());
     EXPECT_EQ(total_norm({tensors[5]}, 2).item<float>(), 0);
-    // The same bits every time.
+    // Deterministic.
     EXPECT_TRUE(torch::equal(total_norm(tensors, 2), total_norm(tensors, 2)));
     tensors[7].flatten()[3].fill_(std::numeric_limits<float>::quiet_NaN());
     EXPECT_TRUE(total_norm(tensors, 2).isnan().item<bool>());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Beside torch's norm of one vector, in double precision.
+// Compared with torch's norm of one vector, in double precision.
 #include "kernels/total_norm_cases.h"
 
 namespace accelerate {
