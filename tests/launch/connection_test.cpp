@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two ends of a control connection, each with a loop of its own.
+// Two ends of a control connection, each with its own loop.
 #include "launch/machines/connection.h"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ namespace {
 using namespace std::chrono_literals;
 using ConnectionTest = testing::NeedsCodes;
 
-/// One end, run by a thread; sealed with keys that both ends share.
+/// One end, run by a thread; authenticated with keys that both ends share.
 class End {
  public:
   End(int socket, Patience patience, const char* own, const char* other)
@@ -70,7 +70,7 @@ struct Ends {
   std::unique_ptr<End> two;
 };
 
-// A log on a slow disk holds the loop up for longer than the other side waits.
+// A log on a slow disk blocks the loop for longer than the other side waits.
 TEST_F(ConnectionTest, OfALauncherThatIsHeldUpStaysAlive) {
   Ends ends({3000ms, 4000ms});
   ends.two->loop().after(0ms, [] { std::this_thread::sleep_for(7000ms); });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A console whose reader takes its time.
+// A console with a slow reader.
 #include "launch/supervise/console.h"
 
 #include <fcntl.h>
@@ -21,8 +21,8 @@ TEST(Console, TellsOfRoomWhoeverMadeIt) {
   while (!console.is_full()) {
     console.write_line(std::string(1000, 'x'));
   }
-  // A bar is drawn whenever the reader has taken something: it never comes to
-  // the loop's own writing.
+  // A bar is drawn whenever the reader has read something, so the loop itself
+  // never writes.
   char buffer[65536];
   for (int i = 0; i < 1000 && console.is_full(); ++i) {
     ASSERT_GT(read(reader.get(), buffer, sizeof(buffer)), 0);

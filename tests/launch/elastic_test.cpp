@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jobs that shrink and grow, and workers that leave to be started again.
+// Jobs that shrink and grow, and workers that exit to be restarted.
 #include <gmock/gmock.h>
 #include <signal.h>
 
@@ -20,9 +20,9 @@ using namespace std::chrono_literals;
 
 constexpr auto kLong = 60s;
 
-/// Workers that behave as the library's: at SIGUSR1 and SIGTERM they save (a
-/// file) and leave with the preempted code. Each writes a file RANK.WORLD_SIZE
-/// when it is ready; where there is a file `go`, it ends with 0.
+/// Workers that behave like the library's: at SIGUSR1 and SIGTERM they save (a
+/// file) and exit with the preempted code. Each creates a file RANK.WORLD_SIZE
+/// when it is ready; if there is a file `go`, it exits with 0.
 class Preemption : public ::testing::Test {
  protected:
   std::string script(const std::string& before = "") const {
@@ -102,7 +102,7 @@ TEST_F(Preemption, StartsAllWorkersAgainThatHaveSaved) {
   EXPECT_THAT(result.out, HasSubstr("rank 0 of 2 group 0/1 attempt 1"));
 }
 
-/// Rank 0 leaves by itself once the other has its handlers.
+/// Rank 0 exits by itself once the other has its handlers.
 std::string leaves_rank_with(
     const TempDir& folder,
     const std::string& handlers) {
@@ -172,7 +172,7 @@ TEST_F(Preemption, DoesNotSpin) {
   EXPECT_EQ(job->wait(kLong).exit_code, 128 + SIGTERM);
 }
 
-/// Hosts 0 to 2 on a network of their own, two workers on each.
+/// Hosts 0 to 2 on a separate network, two workers on each.
 class Elastic : public Preemption {
  protected:
   void SetUp() override {
@@ -182,7 +182,7 @@ class Elastic : public Preemption {
     }
     cluster_ = std::make_unique<Cluster>(3);
   }
-  /// The same command on every host: nobody is told its rank.
+  /// The same command on every host, without ranks.
   std::unique_ptr<Subprocess> launch_on(
       int host,
       const std::string& machines,
@@ -277,7 +277,7 @@ TEST_F(Elastic, ReadmitsAMachineAfterACutConnection) {
   ASSERT_TRUE(wait_for_world(4)) << launchers_[0]->err();
   cluster_->mend(2);
   ASSERT_TRUE(wait_for_attempt(2, 6)) << launchers_[0]->err();
-  // Who was asked to make room had saved before.
+  // Workers that were asked to make room had saved before.
   EXPECT_TRUE(is_there("saved_0.4") && is_there("saved_3.4"));
   expect_all_done({0, 1, 2});
 }
@@ -421,7 +421,8 @@ TEST_P(ElasticInterrupted, EndsEverywhere) {
   }
   launchers_[host]->send(SIGINT);
   for (auto& launcher : launchers_) {
-    // Who has lost machine 0 may have given up before it was told.
+    // A machine that has lost machine 0 may give up before it receives the
+    // order.
     EXPECT_THAT(
         launcher->wait(20s).exit_code,
         AnyOf(128 + SIGINT, 128 + SIGKILL, kExitFailure))
@@ -443,7 +444,7 @@ INSTANTIATE_TEST_SUITE_P(
         Interruption{0, "waiting"},
         Interruption{1, "waiting"}));
 
-/// A job of a fixed number of machines: two, with two workers each.
+/// A job with a fixed number of machines: two, with two workers each.
 class PreemptedMachines : public Elastic {
  protected:
   void start_two(const std::string& program) {
@@ -469,7 +470,7 @@ TEST_P(SignalToOneMachine, ReachesTheWorkersOfBothOnce) {
     return read_file(folder_.path() / ("log_" + std::to_string(rank)));
   };
   ASSERT_TRUE(wait_for_ranks(4, "log_", ""));
-  // As a scheduler does, which tells every machine.
+  // Like a scheduler, which signals every machine.
   for (auto& launcher : launchers_) {
     launcher->send(SIGUSR2);
   }
@@ -493,7 +494,7 @@ TEST_F(PreemptedMachines, StartAgainTogether) {
 }
 
 TEST_F(PreemptedMachines, PassTheirCodeOn) {
-  // A scheduler tells both.
+  // A scheduler signals both.
   const std::vector<size_t> cases[] = {{0}, {1}, {0, 1}};
   for (const auto& asked : cases) {
     launchers_.clear();

@@ -65,7 +65,7 @@ TEST_F(HandshakeTest, RejectsAWrongTokenOnEitherSide) {
   EXPECT_FALSE(step.is_done);
   EXPECT_FALSE(step.answer);
   EXPECT_THAT(step.refusal, HasSubstr("the job token is wrong"));
-  // Whoever plays machine 0 and does not know the token.
+  // An impostor of machine 0 that does not know the token.
   Pair trap("open sesame", "a guess");
   trap.proof();
   const auto answer =

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bad luck: what fails, fails in bounded time and says why; no line is lost.
+// Failures of the environment: everything fails in bounded time and says why;
+// no line is lost.
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -70,7 +71,7 @@ TEST(Start, NamesTheLimitOnFilesHoweverLowItIs) {
 #endif
   for (int limit = 4; limit < 16; ++limit) {
     const auto result = run_shell(
-        // Those of whoever runs the test.
+        // Files of the process that runs the test.
         "exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; ulimit -n " +
             std::to_string(limit) + "; exec " +
             launch("--num_processes 2 true"),
@@ -92,7 +93,7 @@ TEST(Start, ThatFailsForWantOfProcessesEndsAndSaysSo) {
   if (getuid() != 0) {
     GTEST_SKIP() << "needs a user without other processes";
   }
-  // A user of its own, with room for the launcher and a few workers.
+  // A separate user, with room for the launcher and a few workers.
   const auto result = run_shell(
       "exec setpriv --reuid 54321 --clear-groups bash -c 'ulimit -u 6; exec " +
           launch("--cpu --num_processes 16 /bin/sleep 33") + "'",
@@ -138,7 +139,7 @@ TEST_P(Closed, StreamsNeitherHangNorDeafen) {
       30s);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(count_lines(read_file(mark)), 2);
-  // And it still listens.
+  // It still handles signals.
   const std::string pid = folder.path() / "pid";
   Subprocess waiting(
       {"bash",
@@ -158,14 +159,14 @@ INSTANTIATE_TEST_SUITE_P(
     Closed,
     ::testing::Values("<&- >&-", "<&- 2>&-", ">&- 2>&-", "<&- >&- 2>&-"));
 
-/// Until both of two workers have said that they are done.
+/// Waits until both workers have reported that they are done.
 std::string wait_for_both(const TempDir& folder) {
   const std::string path = folder.path();
   return "while [ ! -e " + path + "/0 -o ! -e " + path +
          "/1 ]; do sleep 0.05; done; ";
 }
 
-/// Reads only well after the last of them.
+/// Only reads well after the last of them.
 std::string late_reader(const TempDir& folder) {
   return " | (" + wait_for_both(folder) + "sleep 2.5; cat)";
 }
@@ -313,7 +314,7 @@ TEST(Bar, WhileOthersFloodDoesNotStopThem) {
   EXPECT_EQ(result.out, "300000\n") << result.err;
 }
 
-/// A disk of its own with little room.
+/// A small separate disk.
 class SmallDisk {
  public:
   SmallDisk() {
@@ -370,7 +371,7 @@ TEST(Disk, ThatIsFullUnderStandardOutputGivesNoZero) {
 TEST(Disk, WhoseFilesMayNotGrowIsAFullDisk) {
   TempDir folder;
   const std::string logs = folder.path() / "logs";
-  // Through a pipe: files of the test itself may not grow either.
+  // Through a pipe, because the limit also applies to the test's own files.
   const auto result = run_shell(
       "(ulimit -f 1; " +
       launch("--num_processes 2 --log_dir " + logs + " --tee 0 seq 100000") +
@@ -381,7 +382,7 @@ TEST(Disk, WhoseFilesMayNotGrowIsAFullDisk) {
           HasSubstr("File too large): its lines are lost until there is space; "
                     "raise the limit on file sizes (ulimit -f)"),
           EndsWith("\n74\n")));
-  EXPECT_EQ(count_lines(result.out), 3) << result.out; // Once for each file.
+  EXPECT_EQ(count_lines(result.out), 3) << result.out; // once per file
   const auto shown = run_shell(
       "(ulimit -f 1; " + launch("--num_processes 2 seq 100000 2>&1 >") +
       (folder.path() / "out").string() + "; echo $?) | cat");

@@ -23,7 +23,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-/// Writes down what it is asked to do.
+/// Records its orders.
 class RecordingMachine : public Machine {
  public:
   void start(int attempt) override {
@@ -45,7 +45,7 @@ class RecordingMachine : public Machine {
   }
   std::vector<std::string> log;
   std::string summary;
-  /// Answers within the call, as a machine does where nothing runs any more.
+  /// Answers within the call, like a machine without workers.
   std::function<void()> stopped;
 };
 
@@ -58,7 +58,7 @@ struct TwoMachines {
             [](const std::string&) {}) {
     job.start();
   }
-  /// Lets the pause before a restart go by.
+  /// Waits for the pause before a restart.
   void wait_until_started(size_t num_orders) {
     const std::function<void()> look = [&] {
       if (second.log.size() >= num_orders) {
@@ -251,7 +251,7 @@ TEST(Job, RestartsPreemptedWorkersWithoutCounting) {
   TwoMachines two;
   for (int round = 1; round < 3; ++round) {
     two.job.machine_failed(1, kLeft);
-    // What breaks because one has left is its consequence.
+    // Failures caused by a departure are its consequences.
     two.job.machine_failed(0, kBroke);
     two.job.machine_stopped(0, kPreempted);
     two.job.machine_stopped(1, kPreempted);
@@ -290,7 +290,7 @@ TEST(Job, PassesThePreemptionOnIfAllHaveSaved) {
     return two.second.log.back();
   };
   EXPECT_EQ(code(SIGTERM, kPreempted, kPreempted), "end 75");
-  // One that had finished has nothing to go on with.
+  // A worker that had finished has nothing to resume.
   EXPECT_EQ(code(SIGTERM, kPreempted, {}), "end 75");
   EXPECT_EQ(code(SIGTERM, {}, {}), "end 143");
   EXPECT_EQ(code(SIGTERM, kPreempted, {true, false}), "end 143");
@@ -324,7 +324,7 @@ TEST(Job, TellsThemAlsoWhereAMachineWasLostBetween) {
   EXPECT_EQ(two.first.log.back(), "end 130");
 }
 
-/// Places for three machines, of which two are enough.
+/// Indices for three machines, of which two are enough.
 struct ElasticMachines {
   explicit ElasticMachines(
       const std::vector<size_t>& absent = {},
@@ -341,7 +341,7 @@ struct ElasticMachines {
   std::vector<std::string>& log(size_t machine) {
     return machines[machine].log;
   }
-  /// Of machine 0, within the pauses before restarts.
+  /// Of machine 0, during the pauses before restarts.
   void wait_for_orders(size_t count) {
     const std::function<void()> look = [&] {
       if (log(0).size() >= count) {
@@ -381,7 +381,7 @@ TEST(ElasticJob, AsksTheWorkersToLeaveForANewMachine) {
   EXPECT_THAT(three.log(2), IsEmpty());
   three.job.machine_came(2, "node2");
   EXPECT_THAT(three.log(0), ElementsAre("start 0", "restart 10"));
-  three.job.machine_failed(0, kLeft); // As it was asked to.
+  three.job.machine_failed(0, kLeft); // as requested
   for (const size_t machine : {2, 0, 1}) {
     three.job.machine_stopped(machine, kPreempted);
   }
@@ -409,7 +409,7 @@ TEST(ElasticJob, IsNotFailedByTheConsequencesOfALoss) {
     three.job.machine_lost(1, "node1", "was lost: closed");
     three.wait_for_orders(3);
     EXPECT_EQ(three.log(0).back(), "start 1");
-    // The budget is as it was.
+    // The budget is unchanged.
     three.job.machine_failed(0, kBroke);
     EXPECT_EQ(
         three.log(0).back(), max_restarts == 0 ? "stop 15" : "restart 15");

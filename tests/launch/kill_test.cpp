@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whatever is killed, nothing is left: processes are looked up afterwards by
-// a variable that everything below the launcher inherits.
+// Whatever is killed, no process is left: processes are found afterwards by a
+// variable that everything below the launcher inherits.
 #include <dirent.h>
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using namespace std::chrono_literals;
 
-/// A launcher whose processes all carry one mark in their environment.
+/// A launcher whose processes all have one mark in their environment.
 class MarkedLaunch {
  public:
   explicit MarkedLaunch(
@@ -69,7 +69,7 @@ class MarkedLaunch {
     return found;
   }
 
-  /// What is left once it had time to go.
+  /// The processes that are left after some time.
   std::vector<pid_t> left() {
     eventually([&] { return processes().empty(); }, kLimit);
     return processes();
@@ -82,7 +82,7 @@ class MarkedLaunch {
   bool is_ready_ = false;
 };
 
-// A child in the worker's session, and one that left it twice over.
+// A child in the worker's session, and one that left it twice.
 constexpr const char* kFamily =
     "sleep 962 & setsid sleep 963 & "
     "(setsid sh -c 'sleep 964 & sleep 965' &); sleep 961; true";

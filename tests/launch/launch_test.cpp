@@ -198,7 +198,7 @@ TEST(OutOfMemory, IsSeenInCountersOfBothVersions) {
   EXPECT_TRUE(older.may_have_killed(getpid()));
 }
 
-/// A control group below this process's own; gone with the object.
+/// A control group below this process's own; removed by the destructor.
 struct MemoryGroup {
   MemoryGroup() {
     const auto parent = oom_counter_file().parent_path();

@@ -69,12 +69,12 @@ class Machines : public ::testing::Test {
   std::string waiting_script() const {
     return "touch " + folder_.path().string() + "/$RANK; sleep 61; true";
   }
-  /// The same, until there is a file.
+  /// As above, until a file exists.
   std::string waiting_script_until(const std::string& path) const {
     return "touch " + folder_.path().string() + "/$RANK; while [ ! -e " + path +
            " ]; do sleep 0.1; done; ";
   }
-  /// Until machine 0 can be joined.
+  /// Waits until machine 0 can be joined.
   bool wait_for_port() const {
     return eventually([&] {
       return !cluster_->start(0, {"ss", "-Hltn", "sport = :29500"})
@@ -191,7 +191,8 @@ TEST_F(Machines, NoticeADroppedHostAmongThree) {
     launchers.push_back(launch(3, rank, waiting_script(), kShortPatience));
   }
   ASSERT_TRUE(wait_for_ranks(6));
-  // A machine without power says no farewell: first the cable, then the rest.
+  // A machine without power does not say goodbye: first the cable, then the
+  // rest.
   cluster_->cut(2);
   launchers[2]->send(SIGKILL);
   for (const size_t i : {0U, 1U}) {
@@ -291,7 +292,7 @@ TEST_F(Machines, AskForATokenIfOthersCouldJoin) {
   }
 }
 
-// A part of the disk that one machine does not have.
+// A part of the file system that one machine does not have.
 TEST_F(Machines, AreCheckedBeforeTheWorkersStart) {
   make_hosts(2);
   const auto program = folder_.write("train", "#!/bin/sh\ntouch $0.$RANK\n");
@@ -529,8 +530,8 @@ TEST_P(MachinesStruck, EndTogether) {
       launch(2, 1, waiting_script(), {"--grace_seconds", "4"})};
   ASSERT_TRUE(wait_for_ranks(4));
   launchers[blow.machine]->send(blow.signal);
-  // A shell that is struck between two commands may wait for the second one,
-  // until the launcher's patience ends.
+  // A shell that is hit between two commands may wait for the second one, until
+  // the launcher gives up.
   EXPECT_EQ(launchers[blow.machine]->wait(60s).exit_code, blow.own_code);
   EXPECT_EQ(launchers[1 - blow.machine]->wait(60s).exit_code, blow.other_code)
       << launchers[1 - blow.machine]->err();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Under a real Open MPI, on one machine and through `--mpirun_hostfile`. It is
-// Debian's, whatever other mpirun the PATH leads to.
+// Under a real Open MPI, on one machine and through `--mpirun_hostfile`.
+// Debian's, whatever other mpirun is on the PATH.
 #include <gmock/gmock.h>
 
 #include <filesystem>
@@ -52,7 +52,7 @@ TEST_F(Mpi, OneTaskPerRankRunsTheProgramInPlace) {
        "echo rank $RANK/$WORLD_SIZE local $LOCAL_RANK/$LOCAL_WORLD_SIZE at "
        "$MASTER_ADDR $ACCELERATE_MIXED_PRECISION; "
        "grep -q accelerate /proc/$PPID/comm && echo has a launcher above it"});
-  EXPECT_EQ(result.exit_code, 1) << result.err; // The last grep fails.
+  EXPECT_EQ(result.exit_code, 1) << result.err; // the last grep fails
   EXPECT_THAT(
       result.out,
       AllOf(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the user sees and what the log files hold.
+// What the user sees and what the log files contain.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <poll.h>
@@ -41,7 +41,7 @@ std::vector<std::string> launch_printing(
   return command;
 }
 
-/// Runs a command on a pseudo-terminal and returns all that it showed.
+/// Runs a command on a pseudo-terminal and returns its output.
 std::string run_on_terminal(std::vector<std::string> command) {
   int screen = -1;
   winsize size{.ws_row = 24, .ws_col = 97, .ws_xpixel = 0, .ws_ypixel = 0};
@@ -307,7 +307,7 @@ TEST(Failure, ShowsTheTracebackOnceOnATerminal) {
 }
 
 TEST(Failure, BlamesTheCauseAndNotTheRankThatLostConnection) {
-  // Rank 0 ends first, but only says that another rank is gone.
+  // Rank 0 ends first, but only reports that another rank is gone.
   TempDir folder;
   const std::string gone = folder.path() / "gone";
   const auto result = run_process(launch_printing(
@@ -541,7 +541,7 @@ TEST(Output, IsATerminalForTheFirstOfSeveralAndOthersAppearAboveItsBar) {
       "another; fi"));
   EXPECT_THAT(shown, HasSubstr("first sees a terminal"));
   EXPECT_THAT(shown, HasSubstr("24 97"));
-  // The bar is wiped, the line written, the bar drawn again.
+  // The bar is erased, the line written, the bar drawn again.
   EXPECT_THAT(
       shown,
       HasSubstr(
@@ -572,8 +572,8 @@ TEST(Input, GoesToTheFirstWorkerOnly) {
       AllOf(HasSubstr("0 got typed\n"), HasSubstr("[rank 1] 1 got\n")));
 }
 
-/// A launch that belongs to another program, whose end of stdin is open until
-/// the launch is over.
+/// A launch that belongs to another program, which keeps its end of stdin open
+/// until the launch is over.
 std::string launch_for_parent(
     const TempDir& folder,
     const std::string& script) {
@@ -719,7 +719,7 @@ TEST(Logs, FollowNoLinkOfAnotherUser) {
   EXPECT_FALSE(std::filesystem::is_empty(target));
 }
 
-// A folder that no parent has marked is somebody's own.
+// A folder that is not marked belongs to someone else.
 TEST(Logs, FollowNoLinkCreatedMeanwhile) {
   if (geteuid() != 0) {
     GTEST_SKIP() << "only root can make a link of another user";

@@ -146,7 +146,7 @@ TEST(Placement, OfAnElasticJobNeedsNoRank) {
   EXPECT_EQ(first.machine_rank, 0);
   EXPECT_EQ(first.num_machines, 4);
   EXPECT_EQ(first.least_machines, 2);
-  // Of a network that is in documents only, and a name that is nobody's.
+  // From a network reserved for documentation, and a name that does not exist.
   for (const char* address : {"192.0.2.1", "nobody.invalid"}) {
     config.values.main_process_ip = address;
     EXPECT_EQ(place({}, config).machine_rank, kAnyMachine);
@@ -211,7 +211,7 @@ TEST(Placement, IsAMachineInEachPodOfTheExamples) {
   for (const auto& [file, pods, first_pod] : manifests) {
     std::string text = testing::read_file(
         std::string(TEST_REFERENCE_DIR) + "/../../examples/kubernetes/" + file);
-    // Behind a service of its own, if there is one.
+    // Behind its own service, if there is one.
     const size_t mark = text.find("---\n");
     text = mark == std::string::npos ? text : text.substr(mark + 4);
     nlohmann::json document;

@@ -23,7 +23,7 @@ using ::testing::Not;
 using ::testing::Pair;
 using namespace std::chrono_literals;
 
-/// A job of two workers that write down every signal they get.
+/// A job of two workers that record every signal they receive.
 class Signals : public ::testing::Test {
  protected:
   void launch(std::vector<std::string> flags = {}) {
@@ -58,7 +58,7 @@ class Signals : public ::testing::Test {
   bool both_logs_are(const std::string& text) const {
     return eventually([&] { return log(0) == text && log(1) == text; }, kLimit);
   }
-  /// Of SIGCONT there may be more: so whoever was suspended can end.
+  /// SIGCONT may arrive more often, so that suspended processes can end.
   bool each_got_once(const std::vector<std::string>& names) const {
     return std::all_of(names.begin(), names.end(), [&](const auto& name) {
       return log(0).find(name) != std::string::npos &&
@@ -125,7 +125,8 @@ TEST_F(Signals, ThatEndAWorkerFirstAreNoFailureOfIt) {
         {});
     ASSERT_TRUE(eventually(
         [&] { return log(0) == "ready\n" && log(1) == "ready\n"; }, kLimit));
-    // With a slow witness the workers surely end before the launcher knows why.
+    // With a slow witness, the workers certainly end before the launcher knows
+    // why.
     for (const pid_t pid : descendants_of(job.pid())) {
       if (read_file("/proc/" + std::to_string(pid) + "/comm") ==
           "launch-witness\n") {
@@ -167,7 +168,8 @@ TEST_F(Signals, ToBothProcessesOfTheLauncherReachWorkersOnce) {
 
 TEST_F(Signals, ToTheLaunchersNameReachWorkersOnce) {
   launch();
-  // As `killall accelerate` and `pkill -f "accelerate launch"` choose.
+  // The processes selected by `killall accelerate` and `pkill -f "accelerate
+  // launch"`.
   for (const bool by_command_line : {false, true}) {
     for (const pid_t pid : processes_with("TEST_MARK=" + mark())) {
       const std::string process = "/proc/" + std::to_string(pid);
@@ -190,7 +192,7 @@ TEST_F(Signals, ToTheLaunchersNameReachWorkersOnce) {
 
 TEST_F(Signals, ToWhateverRunsTheScriptReachWorkersOnce) {
   launch();
-  // As `pkill -f listen.py` chooses: launcher and workers.
+  // The processes selected by `pkill -f listen.py`: launcher and workers.
   for (const pid_t pid : processes_with("TEST_MARK=" + mark())) {
     if (read_file("/proc/" + std::to_string(pid) + "/cmdline")
             .find("listen.py") != std::string::npos) {
@@ -214,7 +216,7 @@ TEST_F(Signals, OfABrokenPipeEndNothing) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
 }
 
-/// Two workers on a terminal, which note its end and need a second for it.
+/// Two workers on a terminal, which record its end and need a second for it.
 class Hangup : public ::testing::Test {
  protected:
   std::vector<std::string> command() const {
@@ -249,7 +251,7 @@ TEST_F(Hangup, ReachesTheWorkersOfALauncherThatLeadsItsSession) {
 }
 
 TEST_F(Hangup, LeavesTheWorkersOfAShellTheirGrace) {
-  // Told twice: by the shell that leads the session, and by the kernel.
+  // Signalled twice: by the shell that leads the session, and by the kernel.
   Terminal terminal({"/bin/bash", "--norc", "-i"}, {});
   std::string line;
   for (const auto& word : command()) {
@@ -301,7 +303,7 @@ TEST_F(Signals, QuitEndsEverythingWithTheStacksOfPython) {
 }
 
 /// Workers that handle SIGWINCH from the start, and `signals` (which they write
-/// to their log) once there is a file `go`.
+/// to their log) once a file `go` exists.
 class SlowStart : public Signals {
  protected:
   void launch(
@@ -334,7 +336,7 @@ class SlowStart : public Signals {
     launcher_ = job_->pid();
   }
   /// Sends a signal that the workers do not handle yet, and waits until the
-  /// launcher has taken it: signals are handed on in order.
+  /// launcher has taken it: signals are passed on in order.
   void send_early(int signal) {
     kill(launcher_, signal);
     kill(launcher_, SIGWINCH);
@@ -410,7 +412,7 @@ TEST_F(SlowStart, EndsAtOnceAtASecondRequestOrIfAWorkerFails) {
     if (is_failure) {
       kill(workers_with("TEST_MARK=" + mark()).at(1), SIGSEGV);
     } else {
-      // Within a twentieth of a second it would be the same one.
+      // Within a twentieth of a second it would count as the same one.
       usleep(100000);
       kill(launcher_, SIGTERM);
     }
@@ -483,7 +485,7 @@ TEST(Contained, NobodyIsLeftAfterAKillOfLauncherAndGuardianTogether) {
   }
   const auto below = descendants_of(job.pid());
   ASSERT_GE(below.size(), 1U);
-  // Suspended first: neither can do anything about the other's end.
+  // Suspend both first, so that neither can react to the other's end.
   kill(job.pid(), SIGSTOP);
   kill(below[0], SIGSTOP);
   kill(below[0], SIGKILL);
@@ -543,7 +545,7 @@ TEST(SignalMerger, TellsAGroupFromTheLauncher) {
   merged.came({SIGTERM, 7}, {kSupervisor, kWitness, kGuardian});
   merged.came({SIGUSR1, 7}, {kGuardian, kSupervisor});
   merged.came({SIGUSR2, 7}, {kGuardian});
-  merged.came({SIGWINCH, 7}, {kWitness}); // To nobody who has a say.
+  merged.came({SIGWINCH, 7}, {kWitness}); // only the witness got it
   merged.came({SIGINT, 0}, {kSupervisor, kGuardian, kWitness});
   merged.wait();
   EXPECT_THAT(
@@ -559,7 +561,7 @@ TEST(SignalMerger, KnowsALateTwinAndASecondRequest) {
   Merged merged;
   merged.came({SIGTERM, 7}, {kSupervisor, kWitness});
   merged.wait();
-  merged.came({SIGTERM, 7}, {kGuardian}); // The late twin.
+  merged.came({SIGTERM, 7}, {kGuardian}); // the late copy
   merged.wait();
   EXPECT_THAT(merged.got, ElementsAre(Pair(SIGTERM, true)));
   merged.came({SIGTERM, 7}, {kGuardian});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Under a real Slurm of two hosts: slurmctld, two slurmd and munge. All of its
-// programs are Debian's, whatever other Slurm the PATH leads to.
+// Under a real Slurm of two hosts: slurmctld, two slurmd and munge. All
+// programs are Debian's, whatever other Slurm is on the PATH.
 #include <gmock/gmock.h>
 #include <signal.h>
 
@@ -32,7 +32,7 @@ bool is_installed() {
 
 class Slurm : public ::testing::Test {
  protected:
-  // One cluster serves all tests: it takes seconds to come up.
+  // One cluster for all tests, because it takes seconds to start.
   static void SetUpTestSuite() {
     if (Cluster::why_not().empty() && is_installed()) {
       start();
@@ -177,7 +177,7 @@ TEST_F(Slurm, OneTaskPerMachineStartsTheLocalWorkers) {
           HasSubstr("rank 2/4 local 0 at node0 on node1"),
           HasSubstr("rank 3/4 local 1 at node0 on node1")));
   EXPECT_THAT(result.err, HasSubstr("node1  2-3"));
-  // The launchers made themselves a token, and left none behind.
+  // The launchers created a token and removed it.
   EXPECT_TRUE(std::filesystem::is_empty(
       folder_->path() / ".cache" / "accelerate" / "tokens"));
 }

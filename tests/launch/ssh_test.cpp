@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `--hosts` and `--hostfile` with a real sshd on each host. All programs are
-// Debian's, whatever other ssh the PATH leads to.
+// Debian's, whatever other ssh is on the PATH.
 #include <gmock/gmock.h>
 #include <signal.h>
 
@@ -162,7 +162,7 @@ TEST_F(Ssh, StartsTheLauncherOfALostHostAgain) {
     return std::filesystem::exists(folder_.path() / "run0") &&
            std::filesystem::exists(folder_.path() / "run1");
   })) << job->err();
-  // Everything that sshd started on that host goes at once.
+  // Kills everything that sshd started on that host at once.
   ASSERT_EQ(shell("pkill -9 -P " + std::to_string(servers_[0]->pid())), 0);
   const auto result = job->wait(40s);
   EXPECT_EQ(result.exit_code, 0) << result.err;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whoever else knocks on the control port: refused, and the job goes on.
+// Unauthenticated connections to the control port: rejected, and the job
+// continues.
 #include <gmock/gmock.h>
 #include <poll.h>
 #include <signal.h>
@@ -31,7 +32,7 @@ UniqueFile connect_to(int port) {
   return connect_error(file.get()) == 0 ? std::move(file) : UniqueFile();
 }
 
-/// What comes until the other side hangs up, for two seconds at most.
+/// Reads until the other side closes the connection, for two seconds at most.
 std::string read_all(int file) {
   std::string text;
   char buffer[4096];
@@ -50,7 +51,7 @@ void send_text(int file, const std::string& text) {
   send(file, text.data(), text.size(), MSG_NOSIGNAL);
 }
 
-/// The next frame with its length; empty where none comes.
+/// The next frame with its length; empty if there is none.
 std::string read_frame(int file) {
   std::string frame;
   const auto read_more = [&](size_t size) {
@@ -190,7 +191,7 @@ TEST_F(Strangers, CannotWriteToTheTerminal) {
   EXPECT_THAT(first_->err(), Not(HasSubstr("\x1b")));
 }
 
-// Whoever listens where machine 0 is expected.
+// A listener in place of machine 0.
 using Impostor = NeedsCodes;
 
 TEST_F(Impostor, LearnsNeitherTheTokenNorTheConfiguration) {
