@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Folders, good and bad; new weights; batches of all kinds; generation.
+// Folders, valid and invalid; initial weights; batches of all kinds;
+// generation.
 #include <ATen/CPUGeneratorImpl.h>
 #include <accelerate/accelerate.h>
 #include <accelerate/models.h>
@@ -39,7 +40,8 @@ std::string message_of(const std::function<void()>& action) {
   return "nothing was thrown";
 }
 
-/// A copy of the tiny folder (two classes, 31 tokens, 20 positions), to break.
+/// A copy of the tiny folder (two classes, 31 tokens, 20 positions) to be
+/// damaged.
 class TinyFolder {
  public:
   TinyFolder() {
@@ -361,7 +363,7 @@ TEST(NewModel, WeightsAreDrawnByTheRulesOfTheConfiguration) {
   const auto spread = [](const at::Tensor& t) {
     return t.std().item<double>();
   };
-  // 32,000 and 4,096 numbers: their spread is within 2 and 5 percent.
+  // 32,000 and 4,096 elements: their deviation is within 2 and 5 percent.
   const auto words = values["bert.embeddings.word_embeddings.weight"];
   EXPECT_NEAR(spread(words), 0.5, 0.01);
   EXPECT_NEAR(
@@ -442,7 +444,7 @@ TEST(Batch, ThePreparedLoopOfTheTutorialLearns) {
       loss = outputs.loss.item<float>();
     }
   }
-  // Guessing costs 0.69.
+  // Random predictions cost 0.69.
   EXPECT_LT(loss, 0.2);
 }
 
@@ -517,7 +519,7 @@ TEST(Generate, PaddingOnTheLeftChangesNothing) {
   const models::GenerateOptions options{
       .max_new_tokens = 10, .eos_token_ids = none};
   const auto alone = model->generate(torch::tensor({{9, 12}}), options);
-  // The mask is worked out from the padding token.
+  // The mask is derived from the padding token.
   const auto both =
       model->generate(torch::tensor({{5, 6, 7, 8}, {0, 0, 9, 12}}), options);
   EXPECT_TRUE(torch::equal(both[1].slice(0, 2), alone[0]));
@@ -536,7 +538,7 @@ TEST(Generate, SamplingUsesTheGivenGenerator) {
   };
   EXPECT_TRUE(torch::equal(drawn(1), drawn(1)));
   EXPECT_FALSE(torch::equal(drawn(1), drawn(2)));
-  // Only the likeliest token is left.
+  // Only the most likely token is left.
   EXPECT_TRUE(torch::equal(
       model->generate(prompt, {.do_sample = true, .top_k = 1}),
       model->generate(prompt)));

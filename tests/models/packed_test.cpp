@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches without padding: what `pack` makes, and what it refuses. That models
-// answer alike is in parity_test.cpp.
+// Packed batches: what `pack` returns and rejects. parity_test.cpp compares the
+// outputs of models.
 #include <accelerate/accelerate.h>
 #include <accelerate/models.h>
 #include <accelerate/packed_batches.h>
@@ -156,8 +156,8 @@ TEST(PackedForward, TrainsTheSameWithActivationCheckpointing) {
   }
 }
 
-// Two texts in a row: of six tokens four are guessed, those behind the first of
-// each. The loss of each text alone is what the packed loss must be made of.
+// Two texts in a row: four of six tokens are predicted, those after the first
+// of each. The packed loss must be composed of the losses of each text alone.
 TEST(PackedForward, CountsTheLabelsOfTheLoss) {
   for (const char* config :
        {R"({"model_type": "gpt2", "vocab_size": 11, "n_embd": 8, "n_layer": 1,
@@ -194,7 +194,8 @@ TEST(PackedForward, CountsTheLabelsOfTheLoss) {
       EXPECT_EQ(labels.sizes(), batch.input_ids.sizes());
       EXPECT_EQ(num_loss_tokens(labels), count);
       const auto output = model->forward(batch);
-      // Doubles all the way; angles of llama are of float32, as transformers'.
+      // Doubles throughout, except that angles of llama are float32, as in
+      // transformers.
       EXPECT_NEAR(
           output.loss.item<double>() * static_cast<double>(count), sum, 1e-12);
       Accelerator accelerator(AcceleratorOptions{.cpu = true});
@@ -225,8 +226,9 @@ TEST(Models, KeepTheDigitsOfDoubles) {
       .labels = torch::tensor({{1, 2, 3, 4}})};
   const auto named = model->named_parameters();
   const auto weight = named["model.layers.0.input_layernorm.weight"];
-  // The slope of the loss, as a central difference: its error is h squared plus
-  // the rounding of doubles over h. Losses of float32 would differ by 1e-4.
+  // The derivative of the loss, as a central difference: its error is h squared
+  // plus the rounding of doubles over h. Losses of float32 would differ by
+  // 1e-4.
   for (const bool steps : {false, true}) {
     const models::ForwardOptions options{.output_attentions = steps};
     const auto loss = [&] { return model->forward(batch, options).loss; };
@@ -244,7 +246,7 @@ TEST(Models, KeepTheDigitsOfDoubles) {
   }
 }
 
-// Every step of an epoch has the same shapes, and all samples come once.
+// Every step of an epoch has the same shapes, and each sample appears once.
 TEST(PackedForward, TrainsFromALoaderOfPackedBatches) {
   std::vector<ModelInputs> texts;
   std::vector<int64_t> lengths;

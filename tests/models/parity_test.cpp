@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Our models beside transformers', from the same folders (oracle.py makes
-// them).
+// Our models compared with transformers', from the same folders (created by
+// oracle.py).
 #include <ATen/CPUGeneratorImpl.h>
 #include <accelerate/models.h>
 #include <accelerate/packing.h>
@@ -38,7 +38,7 @@ void run_oracle(std::vector<std::string> arguments) {
   }
 }
 
-/// The folders of all cases, made once.
+/// The folders of all cases, created once.
 const fs::path& oracle_folders() {
   static const TempDir folder;
   static const bool is_made = [] {
@@ -51,7 +51,7 @@ const fs::path& oracle_folders() {
 
 using Tensors = std::map<std::string, at::Tensor>;
 
-/// The tensors of a file whose names begin with `prefix`, which is cut off.
+/// The tensors of a file whose names begin with `prefix`, which is removed.
 Tensors read_tensors(const fs::path& path, const std::string& prefix = "") {
   const safetensors::File file(path);
   Tensors tensors;
@@ -89,8 +89,8 @@ at::Tensor loss_of(const models::ModelOutput& output) {
                                : output.last_hidden_state.square().mean();
 }
 
-// Sums of some dozen terms of size 1 in float32, in an order that two builds
-// of torch may choose differently.
+// Sums of some dozen terms of size 1 in float32, in an order that may differ
+// between builds of torch.
 constexpr double kTolerance = 1e-5;
 
 void expect_close(
@@ -127,7 +127,7 @@ void expect_forward(const fs::path& folder) {
       read_tensors(file, "inputs."), {.output_attentions = true});
   const auto attentions = read_tensors(file, "attention.");
   ASSERT_EQ(again.attentions.size(), attentions.size());
-  // A causal token of padding on the right sees the tokens before it.
+  // A causal padding token on the right attends to the tokens before it.
   for (const auto& [index, weights] : attentions) {
     expect_close(
         again.attentions[std::stoul(index)], weights, "attention." + index);
@@ -177,8 +177,8 @@ ModelInputs inputs_of(const Tensors& tensors) {
       .labels = get("labels")};
 }
 
-/// Transformers' answers to the padded batch, from the packed one. What is of
-/// tokens is compared where there are tokens.
+/// Transformers' outputs for the padded batch, from the packed one. Token-wise
+/// outputs are compared only for tokens.
 void expect_packed(const fs::path& folder, const models::PackOptions& options) {
   const auto file = folder / "expected.safetensors";
   const auto model = load(folder);
@@ -271,9 +271,9 @@ TEST_P(ModelParity, HasTheSameGradientsAndThreeStepsOfAdamW) {
 TEST_P(ModelParity, PredictsAndTrainsTheSameWithoutPadding) {
   expect_packed(folder_, {});
   const std::string name = GetParam();
-  // Their labels are no classes.
+  // Their labels are not classes.
   if (name != "bert_regression" && name != "bert_multi_label") {
-    // 19 tokens of 3 sequences; what fills up is two sequences, one is empty.
+    // 19 tokens of 3 sequences; two sequences fill up the row, one is empty.
     expect_packed(
         folder_, {.num_tokens = 40, .num_sequences = 6, .max_length = 12});
   }
@@ -384,7 +384,8 @@ TEST(RealModel, MiniLmEmbedsSentencesAsTransformersDoes) {
     return torch::matmul(unit, unit.t()).argsort(1, /*descending=*/true);
   };
   EXPECT_TRUE(torch::equal(neighbours(ours), neighbours(theirs)));
-  // Sentences come in pairs of one topic: each finds its partner first.
+  // Sentences come in pairs of one topic: the most similar sentence is the
+  // partner.
   for (int64_t i = 0; i < ours.size(0); ++i) {
     EXPECT_EQ(neighbours(ours)[i][1].item<int64_t>(), i ^ 1) << i;
   }
