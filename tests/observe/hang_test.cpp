@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that stand still: what is said, by real ranks that are threads,
-// processes, and processes on two hosts. A collective that nobody comes to is
-// an exception in the end.
+// Reports of hanging ranks, with real ranks that are threads, processes, and
+// processes on two hosts. A collective that is never completed finally throws.
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <torch/torch.h>
@@ -18,17 +17,17 @@
 #include "support/program.h"
 #include "support/rank_bodies.h"
 
-// What a user has written, whose functions are found by name in stacks: code in
-// the library's own namespace is not taken for the user's.
+// User code, whose functions are found by name in stacks: code in the library's
+// own namespace does not count as user code.
 namespace program {
 
 using namespace accelerate;
 using namespace std::chrono_literals;
 
-/// Nobody waits for it: a job ends when it has said what it should.
+/// Never reached: a job ends when it has printed what it should.
 constexpr auto kLongTimeout = 300s;
 
-/// Until the test makes the file `name`.
+/// Waits until the test creates the file `name`.
 void wait_for(const std::string& name) {
   const std::filesystem::path folder = std::getenv("ACCELERATE_TEST_FOLDER");
   while (!std::filesystem::exists(folder / name)) {
@@ -42,8 +41,7 @@ void wait_for(const std::string& name) {
   }
 }
 
-// It makes steps of its own all the time, until the test makes the file
-// `name`.
+// Keeps making its own steps until the test creates the file `name`.
 void step_until(const std::string& name) {
   const std::filesystem::path folder = std::getenv("ACCELERATE_TEST_FOLDER");
   while (!std::filesystem::exists(folder / name)) {
@@ -88,9 +86,9 @@ constexpr const char* kSeconds = "0.5";
 
 struct Case {
   const char* name;
-  /// What the last of the ranks does in the place of the others' all_reduce.
+  /// What the last rank does instead of the others' all_reduce.
   std::function<void(const ProcessGroup&)> last;
-  /// Expressions.
+  /// Regular expressions.
   std::vector<std::string> said;
 };
 
@@ -134,9 +132,9 @@ const std::vector<Case>& cases() {
 const std::vector<std::string> kWaiting = {
     "[[]hang[]] Possible hang: rank 0 has waited [0-9.]+ s in "
     "all_reduce[(]Float[[]4[]][)] for rank 1:",
-    // The first place is the user's, whatever libraries do to wait.
+    // The first position is in user code, however libraries wait.
     "rank 0: waiting in all_reduce[(]Float[[]4[]][)], collective [0-9]+, for "
-    // Where rank 1 prints, the launcher says so in front of each line.
+    // If rank 1 prints, the launcher prefixes each line.
     "[0-9.]+ s\n([[]rank 1[]] )?      ([a-z_.]+:[0-9]+ in )?program::add_up"};
 
 void play(const Case& one, const ProcessGroup& group) {
@@ -189,7 +187,7 @@ const bool kRegistered = [] {
   });
   register_body("StopFirst", [](const ProcessGroup& group) {
     group.barrier();
-    // As a run that has begun: who holds the store is known.
+    // As in a run that has started: the host of the store is known.
     std::this_thread::sleep_for(2s);
     if (group.rank() == 0) {
       raise(SIGSTOP);
@@ -210,7 +208,7 @@ const bool kRegistered = [] {
 
 enum class Place { kThreads, kProcesses, kHosts };
 
-/// Two ranks that run a body; ended with the object.
+/// Two ranks that run a body; ended by the destructor.
 class Job {
  public:
   explicit Job(
@@ -263,7 +261,7 @@ class Job {
     }
     return text;
   }
-  /// Waits until all of it has been said.
+  /// Waits until everything has been printed.
   void expect(const std::vector<std::string>& expressions) const {
     EXPECT_TRUE(eventually(
         [&] {
@@ -281,7 +279,7 @@ class Job {
   void allow(const std::string& name) const {
     std::ofstream(folder_.path() / name).put('\n');
   }
-  /// The first exit code that is not 0.
+  /// The first nonzero exit code.
   int wait() {
     int code = 0;
     for (const auto& process : processes_) {
@@ -311,7 +309,7 @@ class HangCases : public ::testing::TestWithParam<size_t> {
     job.expect(kWaiting);
     job.expect(one().said);
     if (one().name == std::string("StuckLoader")) {
-      // Time for a second message of the same, which is not to come.
+      // Time for a duplicate message, which must not appear.
       std::this_thread::sleep_for(4s);
       EXPECT_THAT(job.err(), Not(HasSubstr("has not returned a batch")));
     }
@@ -356,7 +354,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Range<size_t>(0, cases().size()),
     name_of);
 
-// The first and the last: a rank that is missing, and one that is slow.
+// The first and the last: a missing rank, and a slow one.
 INSTANTIATE_TEST_SUITE_P(
     All,
     HangCasesOnHosts,
@@ -366,7 +364,7 @@ INSTANTIATE_TEST_SUITE_P(
         is_long_run() ? 1 : cases().size() - 1),
     name_of);
 
-// It is named in the message of a comparison: nobody waits for anybody.
+// The message of a comparison names it; no rank waits.
 TEST(Hang, DoesNotResultFromAShapeMismatch) {
   std::vector<Place> places = {Place::kThreads, Place::kProcesses};
   if (Cluster::why_not().empty()) {
@@ -390,7 +388,7 @@ const std::vector<std::string> kLastIsStopped = {
     "rank 1: process [0-9]+ on .* does not answer: it is stopped; continue "
     "it with kill -CONT [0-9]+"};
 
-// It has no time to say anything after it has connected.
+// It has no time to print anything after connecting.
 TEST(Hang, NamesARankThatWasStopped) {
   Job("StopLast").expect(kLastIsStopped);
 }
@@ -432,7 +430,7 @@ TEST(Hang, IsSaidOnceAndEndsInAnException) {
       number_behind("[all_reduce] collective "),
       number_behind("waiting in all_reduce(Float[4]), collective "))
       << err;
-  // One that came late from the collective before is called slow first.
+  // A rank that arrived late from the previous collective is called slow first.
   const std::string missing = "it has not moved for";
   EXPECT_THAT(said, HasSubstr(missing));
   EXPECT_EQ(said.find(missing), said.rfind(missing)) << err;
@@ -470,7 +468,7 @@ TEST(Doctor, AsksARunningJobWhereItsRanksAre) {
               "all_reduce.Float.4.., collective [0-9]+, for [0-9.]+ s\n      "
               "([a-z_.]+:[0-9]+ in )?program::add_up"),
           ContainsRegex("rank 1 of 2 .process [0-9]+.: waiting for data"),
-          // The user's functions, and not those of the loader between them.
+          // The user's functions, without those of the loader in between.
           ContainsRegex("program::spin_for_long.*\n.*program::Stuck::get"),
           Not(HasSubstr("libaccelerate")),
           Not(HasSubstr("_M_invoke"))));

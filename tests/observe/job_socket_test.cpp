@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may ask a process where it is, and how.
+// Queries of a process, and access control.
 #include "observe/job_socket.h"
 
 #include <gmock/gmock.h>

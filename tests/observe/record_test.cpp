@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a thread's record says to others, and its clock.
+// What a thread's record reports, and its clock.
 #include "observe/rank_record.h"
 
 #include <gmock/gmock.h>
@@ -32,7 +32,8 @@ using namespace std::chrono_literals;
   }
 }
 
-/// Spins in its first instruction, so that the byte before it is another's.
+/// Spins in its first instruction, so that the byte before it belongs to
+/// another function.
 extern "C" void spin_at_once_in_a_test();
 #if defined(__aarch64__)
 #define ACCELERATE_TEST_GO_TO "b "
@@ -103,7 +104,7 @@ TEST(NativeStack, KeepsAHandlerOfTheProgram) {
   EXPECT_EQ(num_calls, 0);
 }
 
-/// An interpreter that was asked for its stack and does not answer.
+/// An interpreter that does not answer when its stack is requested.
 struct StuckScript {
   StuckScript() {
     set_script_stack([this] {
@@ -187,7 +188,7 @@ TEST(Threshold, IsTheOptionsThenTheVariables) {
   }
 }
 
-// A clock of its own for each thread: nobody else has counted here.
+// A separate thread, so that its clock starts at zero.
 StepTimes times_of(const std::function<void()>& work) {
   StepTimes times;
   std::thread([&] {
@@ -259,7 +260,7 @@ TEST(StepClock, EachMomentCountsOnceAndForTheInnermost) {
   const std::chrono::duration<double> all = RankRecord::Clock::now() - begin;
   ASSERT_EQ(times.num_steps, 1);
   EXPECT_GE(times.sum.communication, 0.02);
-  // No moment twice: data has none of what communication had.
+  // No moment counts twice: data has none of communication's time.
   EXPECT_LE(times.sum.total(), all.count());
 }
 
@@ -279,12 +280,12 @@ TEST(StepClock, WhatABackwardTakesBehindItsLastGradientIsCommunication) {
   EXPECT_GE(times.sum.communication, 0.02);
 }
 
-/// A device whose clock stands where the test puts it.
+/// A device whose clock is controlled by the test.
 class PretendMarks final : public DeviceMarks {
  public:
   struct Device {
     double now = 0;
-    /// Marks up to here were passed.
+    /// Marks up to this time were passed.
     double passed = 1e9;
     bool takes_marks = true;
     int num_marks = 0;
@@ -311,7 +312,7 @@ class PretendMarks final : public DeviceMarks {
   double taken_ = -1;
 };
 
-/// 1 s of data, 2 of a forward, 3 of a backward and 4 that it waits in, 5 of an
+/// 1 s of data, 2 of a forward, 3 of a backward and 4 of waiting in it, 5 of an
 /// optimizer.
 void one_step_on(PretendMarks::Device& device) {
   auto& record = RankRecord::of_this_thread();
@@ -366,7 +367,7 @@ TEST(StepClock, OfADeviceLeavesOutStepsThatItHasNotEnded) {
     device.passed = 30;
     EXPECT_EQ(record.step_times().num_steps, 2);
     EXPECT_EQ(record.step_times().sum.forward, 4);
-    // A run on the host comes next.
+    // The next run is on the host.
     record.follow({});
     one_step(0ms, true);
     EXPECT_EQ(record.step_times().num_steps, 3);
@@ -394,7 +395,7 @@ TEST(StepClock, OfADeviceCountsACapturedStepAsOnePart) {
 TEST(StepClock, OfANewRunBeginsWithItsFirstStep) {
   const auto times = times_of([] {
     one_step(0ms, true);
-    // Asked for a batch where there was none: the run has ended.
+    // A batch was requested, but there was none: the run has ended.
     { const PartScope data(Part::kData); }
     RankRecord::of_this_thread().follow({});
     RankRecord::of_this_thread().note_update();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is said of ranks that stand still, for cases made up here.
+// Reports of hanging ranks, for constructed cases.
 #include "observe/report.h"
 
 #include <gmock/gmock.h>
@@ -117,7 +117,7 @@ TEST(Hang, ShowsWhereTheUsersCodeIsAndNotHowLibrariesWait) {
       "s" +
           places);
   EXPECT_THAT(describe_hang({report}, {{1, "", 0}}, 10), HasSubstr(places));
-  // A library that it waits in for something else than ranks is named.
+  // A library that waits for something other than ranks is named.
   report.waits = false;
   report.part = Part::kUser;
   report.operation = "";

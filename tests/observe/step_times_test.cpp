@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the time of a prepared loop goes, and what is said of it at the end.
+// Step times of a prepared loop, and the summary at its end.
 #include "accelerate/step_times.h"
 
 #include <gmock/gmock.h>

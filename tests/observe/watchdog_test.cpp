@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When there is something to say of a rank that waits, and when there no longer
-// is.
+// When a waiting rank is reported, and when not any more.
 #include "observe/watchdog.h"
 
 #include <gmock/gmock.h>
@@ -75,7 +74,7 @@ TEST_F(WatchdogTest, IsQuietForAsLongAsTheWaitButNotInTheNextOne) {
   {
     const PartScope waits(Part::kCommunication);
     ASSERT_TRUE(becomes_due());
-    // For an hour that it has waited.
+    // As if it had waited for an hour.
     Watchdog::note_told(*membership_, since() - 1h, true, false);
     EXPECT_FALSE(watchdog_.is_due(*membership_));
   }
@@ -83,8 +82,8 @@ TEST_F(WatchdogTest, IsQuietForAsLongAsTheWaitButNotInTheNextOne) {
   EXPECT_TRUE(becomes_due());
 }
 
-// By then the environment is read, which the program may change from now on: a
-// thread that reads it beside that ends the process.
+// By then the environment must have been read: the program may change it from
+// now on, and a concurrent read would crash.
 TEST(Watchdog, CanBeAskedWhenARankHasJoined) {
   const auto folder = runtime_folder(system_env);
   const pid_t child = fork();
