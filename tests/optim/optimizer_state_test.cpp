@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ten steps, save, load into a fresh optimizer, ten more: the same bits as
-// twenty steps.
+// Ten steps, save, load into a new optimizer, ten more: bit-identical to twenty
+// steps.
 #include "accelerate/optimizer_state.h"
 
 #include <gmock/gmock.h>
@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 using torch::Tensor;
 
-/// Two names of which one begins with the other: "layer" and "layer.weight".
+/// Two names of which one is a prefix of the other: "layer" and "layer.weight".
 struct NetImpl : torch::nn::Module {
   explicit NetImpl(int64_t width = 3) : layer(width, 2) {
     register_module("layer", layer);
@@ -78,7 +78,7 @@ const std::vector<SavedCase>& saved_cases() {
   return kSavedCases;
 }
 
-/// The bias gets gradients from step 4 on only.
+/// The bias has gradients only from step 4 on.
 void step(
     NetImpl& net,
     torch::optim::Optimizer& optimizer,
@@ -116,7 +116,7 @@ TEST_P(OptimizerState, ResumesExactly) {
     const StateDict state = optimizer_state(*before, named_parameters(first));
 
     NetImpl second;
-    // A rate of its own, which loading replaces.
+    // Another learning rate, which loading replaces.
     auto after = GetParam().make(second, 5);
     {
       torch::NoGradGuard no_grad;
@@ -135,7 +135,7 @@ TEST_P(OptimizerState, ResumesExactly) {
   }
 }
 
-// LibTorch's parameters() lists a tied weight once for each of its names.
+// LibTorch's parameters() lists a tied weight once per name.
 TEST(OptimizerState, HoldsATiedWeightThatIsListedTwice) {
   NetImpl net;
   net.register_parameter("tied", net.layer->weight);
@@ -167,7 +167,7 @@ TEST(OptimizerState, HasReadableNames) {
   EXPECT_EQ(
       state.get<Tensor>("state.layer.weight.exp_avg").sizes(),
       net.layer->weight.sizes());
-  // The names of an engine's parameter set serve as well.
+  // The names of an engine's parameter set also work.
   const ParameterSet set = {
       .names = {"a", "b", "c"},
       .parameters = {net.extra, net.layer->weight, net.layer->bias}};

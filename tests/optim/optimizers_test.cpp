@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Our optimizers walk the way of PyTorch's (Lion: of lion-pytorch's), alone and
-// on several ranks. Expected values: tools/make_optimizer_reference.py.
+// Our optimizers follow the trajectories of PyTorch's (Lion: lion-pytorch's),
+// alone and on several ranks. Expected values:
+// tools/make_optimizer_reference.py.
 #include "accelerate/optimizers.h"
 
 #include <ATen/Version.h>
@@ -151,11 +152,11 @@ const std::vector<Case>& cases() {
   return kCases;
 }
 
-/// The same operators in the same order: the same bits, on a CPU with the same
-/// vector instructions and the same release of torch. Elsewhere a fused
-/// multiply may round otherwise: a few units of the last place of the largest
-/// weight in each of 50 steps. Muon's products are in bfloat16, whose last
-/// place is 1/256 of an update of 0.01 per step.
+/// The same operators in the same order give the same bits, on a CPU with the
+/// same vector instructions and the same release of torch. Elsewhere a fused
+/// multiply may round differently: a few units in the last place of the largest
+/// weight in each of 50 steps. Muon's products are in bfloat16, with a relative
+/// precision of 1/256 of an update of 0.01 per step.
 void expect_reference(const std::string& name, const Tensor& rows) {
   const Tensor expected = reference("optimizers", name);
   const bool is_same_machine =
@@ -175,8 +176,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::ValuesIn(cases()),
     [](const auto& info) { return info.param.name; });
 
-/// Rank r's gradient is off by a multiple of 1/4, exactly, and the offsets add
-/// up to nothing: the mean over ranks is the reference's gradient to the bit.
+/// Rank r's gradient has an exact offset, a multiple of 1/4, and the offsets
+/// add up to zero: the mean over ranks equals the reference's gradient exactly.
 TEST_P(Trajectory, IsThatOfThePythonOptimizerOnOneTwoAndFourRanks) {
   for (const int num_ranks : {1, 2, 4}) {
     run_ranks(num_ranks, [num_ranks](ProcessGroup group) {

@@ -172,9 +172,9 @@ void advance(Scheduler& scheduler, const ScheduleCase& c, int64_t step) {
   }
 }
 
-/// The same operations in the same order. Two units of the last place of the
-/// rate at the start are left to another C library's cos and pow, and to
-/// compilers that fuse a product with a sum.
+/// The same operations in the same order. Allows two units in the last place of
+/// the initial rate for another C library's cos and pow, and for compilers that
+/// fuse a product with a sum.
 void expect_rates(
     const std::vector<double>& got,
     const Tensor& expected,
@@ -216,7 +216,7 @@ TEST_P(Schedules, ResumeFromASavedState) {
       advance(before, GetParam(), step);
     }
     auto fresh = two_groups();
-    // The rates at the start travel with the state.
+    // The initial rates are part of the state.
     fresh.options(0).lr = 4;
     Scheduler after(fresh, GetParam().schedule);
     after.load_state_dict(before.state_dict());
@@ -230,8 +230,8 @@ TEST_P(Schedules, ResumeFromASavedState) {
   }
 }
 
-/// One step per update of the weights on any number of ranks, none while
-/// gradients are accumulated.
+/// One step per update of the weights on any number of ranks, none during
+/// accumulation.
 TEST_P(Schedules, FollowThePreparedOptimizerOnOneTwoAndFourRanks) {
   const Tensor expected = reference("schedules", GetParam().name);
   for (const int num_ranks : {1, 2, 4}) {
@@ -336,7 +336,7 @@ TEST(Scheduler, StepsOncePerProcessIfRequested) {
            .process_group = group});
       auto raw = two_groups();
       Scheduler decay(raw, ExponentialLR{.gamma = 0.5});
-      // Ends after three steps, also in the middle of a turn.
+      // Ends after three steps, even in the middle of a call.
       auto other = two_groups();
       Scheduler cycle(other, OneCycleLR{.max_lr = {0.1}, .total_steps = 3});
       auto [optimizer, second, scheduler, bounded] =
@@ -362,7 +362,7 @@ TEST(SchedulerMoves, FollowTheRuleOfTheirLanguage) {
   auto scaler = std::make_shared<GradScaler>();
   const auto optimizer = std::make_shared<OptimizerStep>(
       std::make_unique<TorchOptimizer>(raw), state, scaler);
-  /// Moves by our own rule, by Hugging Face's, and what that counts only.
+  /// Steps by our rule, by Hugging Face's, and those that are only counted.
   const auto moves = [&](SchedulerCall call) {
     call.optimizers = {optimizer};
     call.sync_gradients = state->sync_gradients();
@@ -395,7 +395,7 @@ TEST(SchedulerMoves, FollowTheRuleOfTheirLanguage) {
   EXPECT_THAT(moves(ending), ElementsAre(0, 0, 0));
   EXPECT_THAT(moves({.num_counted = 10, .end = 10}), ElementsAre(1, 0, 0));
   EXPECT_THAT(moves({.num_counted = 9, .end = 10}), ElementsAre(1, 1, 0));
-  // In the middle of an accumulation.
+  // During an accumulation.
   state->set_sync_gradients(false);
   EXPECT_THAT(moves(per_process), ElementsAre(0, 0, 1));
   state->set_sync_gradients(true);

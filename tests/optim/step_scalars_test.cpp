@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps whose overflow flag and learning rate stay on the device. Expected are
-// the numbers of an optimizer that was never asked to make the steps that
-// overflow, and whose rate is the host's.
+// Steps whose overflow flag and learning rate stay on the device. Expected
+// values come from an optimizer that never makes the steps that overflow, with
+// a host learning rate.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -48,14 +48,14 @@ INSTANTIATE_TEST_SUITE_P(
               p,
               optim::SGDOptions{.lr = 0.1, .momentum = 0.9, .nesterov = true});
         },
-        // With dampening the host decides.
+        // With dampening, the host decides.
         [](Tensors p) {
           return std::make_unique<optim::SGD>(
               p,
               optim::SGDOptions{.lr = 0.1, .momentum = 0.9, .dampening = 0.5});
         }));
 
-/// Several, as the flag of a step is one for all.
+/// Several, because the flag of a step is shared by all.
 Tensors two_parameters() {
   return {
       torch::ones({4, 3}).requires_grad_(true),
@@ -125,7 +125,7 @@ TEST_P(DeviceScalars, RatesOfTheDeviceAreThoseOfTheStep) {
     plain->step();
     EXPECT_TRUE(torch::equal(trained, expected)) << i;
   }
-  // For one step alone: the next one takes the host's again.
+  // Only for one step: the next one uses the host's again.
   trained.mutable_grad() = gradient_at(9, 1);
   expected.mutable_grad() = gradient_at(9, 1);
   step.step();
@@ -166,7 +166,7 @@ TEST(GradientFactor, MultipliesGradientsOfTensorsWithACopyAsAdamReadsThem) {
     return parameter.detach().to(torch::kBFloat16);
   };
   for (const auto type : {torch::kFloat, torch::kBFloat16}) {
-    // The third has no copy; the second's is from elsewhere.
+    // The third has no copy; the second's has another origin.
     std::vector<Tensor> trained, expected;
     for (const double value : {1.0, 2.0, 3.0}) {
       trained.push_back(torch::full({5}, value).requires_grad_(true));
