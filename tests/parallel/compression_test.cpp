@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compressed gradients and averaged parameters against PyTorch's.
+// Compressed gradients and averaged parameters compared with PyTorch's.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -56,8 +56,8 @@ const RankBodyRegistration kBf16("bf16", [](const auto& options) {
   return train_with(options, "bf16");
 });
 
-// The same operations in the same order on the same numbers; what is left is
-// that PyTorch multiplies P and Q as batches of one matrix.
+// The same operations in the same order on the same values; the remaining
+// difference is that PyTorch multiplies P and Q as batches of one matrix.
 constexpr double kTolerance = 2e-6;
 
 TEST(Compression, TrainsAsPyTorchsHooksDo) {
@@ -122,8 +122,8 @@ TEST(Compression, SendsTheBytesThatAreComputed) {
         .power_sgd = {
             .matrix_approximation_rank = rank, .start_powerSGD_iter = 2}};
   };
-  // In bytes: all numbers in 2 each, or (24 + 10) * rank + 10 in 4 each. Four
-  // columns would not halve the matrix, so it stays as it is.
+  // In bytes: all elements with 2 each, or (24 + 10) * rank + 10 with 4 each.
+  // Four columns would not halve the matrix, so it is not compressed.
   const std::pair<DdpOptions, int64_t> cases[] = {
       {{.compression = Compression::kFp16}, 2 * 250},
       {{.compression = Compression::kBf16}, 2 * 250},
@@ -172,7 +172,7 @@ TEST(Compression, IsExactAtFullMatrixRank) {
   }
 }
 
-// In a new engine buckets are laid out anew in the second step.
+// A new engine lays out its buckets again in the second step.
 TEST(Compression, ResumesFromItsStateBitForBit) {
   for (const int64_t rank : {1, 2}) {
     for (const int saved_after : {1, 3, 5}) {
@@ -232,7 +232,7 @@ double loss_after(const DdpOptions& options, int num_steps) {
   double last = 0;
   run_ranks(2, [&](ProcessGroup group) {
     ReferenceTraining training({.ddp = options, .process_group = group});
-    // Something that can be learned.
+    // A learnable target.
     training.targets = torch::sin(training.inputs.narrow(1, 0, 4));
     double mean = 0;
     for (int step = 0; step < num_steps; ++step) {
@@ -248,8 +248,8 @@ double loss_after(const DdpOptions& options, int num_steps) {
 TEST(Compression, LearnsAsWellAsWithoutCompression) {
   const double plain = loss_after({}, 240);
   EXPECT_LT(plain, 0.1);
-  // One of up to 6 columns per matrix; what is left out comes in later steps.
-  // Seen: 1.13 times the loss.
+  // One of up to 6 columns per matrix; the error is added to later steps.
+  // Observed: 1.13 times the loss.
   EXPECT_LT(loss_after(power_sgd(1), 240), 1.25 * plain);
   // Gradients with 8 bits.
   EXPECT_NEAR(
@@ -291,7 +291,7 @@ TEST(LocalSGD, AveragesParametersAsAHandWrittenLoopDoes) {
       const auto trained = values_of(*training.model, false);
       EXPECT_TRUE(same_on_all(group, trained));
       EXPECT_LT(distance(trained, expected), kTolerance);
-      // Afterwards gradients meet again.
+      // Afterwards gradients are synchronised again.
       const auto x = training.inputs.narrow(0, 7 * group.rank(), 7);
       training.accelerator.backward(training.net(x).square().sum());
       EXPECT_TRUE(same_on_all(group, training.model->first->weight.grad()));

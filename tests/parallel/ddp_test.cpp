@@ -32,7 +32,7 @@ struct TwoWeightsImpl : torch::nn::Module {
 };
 TORCH_MODULE(TwoWeights);
 
-/// Rank r feeds x = r + 1; the mean of 1..n is what everybody must get.
+/// Rank r feeds x = r + 1; all must receive the mean of 1..n.
 double mean_of_ranks(const ProcessGroup& group) {
   return (group.world_size() + 1) / 2.0;
 }
@@ -131,7 +131,7 @@ TEST(Ddp, HandlesParametersThatGetNoGradient) {
     EXPECT_TRUE(net->a.grad().equal(torch::ones(3)));
     EXPECT_FALSE(net->b.grad().defined());
     net->a.mutable_grad() = Tensor();
-    // Used by rank 1 alone: the other counts as zero.
+    // Used only by rank 1: the other one counts as zero.
     accelerator.backward(net(2.0, group.rank() == 1));
     EXPECT_TRUE(net->b.grad().equal(torch::ones(2)));
   });
@@ -202,7 +202,7 @@ TEST(Ddp, KeepsGradientsLocalInsideOfNoSync) {
       const double x = step(accelerator, net);
       EXPECT_TRUE(net->a.grad().equal(torch::full({3}, x)));
     }
-    // The next backward sends what has added up: the mean of 2 x.
+    // The next backward sends the accumulated gradient: the mean of 2 x.
     step(accelerator, net);
     EXPECT_TRUE(
         net->a.grad().equal(torch::full({3}, 2 * mean_of_ranks(group))));
@@ -266,7 +266,7 @@ TEST(Ddp, RejectsALossOfTheOriginalModule) {
     TwoWeights model;
     torch::optim::SGD sgd(model->parameters(), 0.1);
     auto [net, optimizer] = accelerator.prepare(model, sgd);
-    // More forwards than backwards disarm nothing.
+    // More forwards than backwards do not disable checks.
     net(1.0);
     step(accelerator, net);
     optimizer.step();
@@ -437,13 +437,13 @@ Tensor loss_of(const Tensor& output, const Tensor& x) {
   return torch::mse_loss(output, x.sum(1, true));
 }
 
-// A frozen parameter would move by its decay if it had a gradient of zeros.
+// A frozen parameter would decay if it had a gradient of zeros.
 constexpr double kDecay = 0.1;
-// What is trained in each two updates.
+// What is trained in each pair of updates.
 constexpr std::pair<bool, bool> kPhases[] =
     {{false, true}, {true, true}, {true, false}, {false, true}, {true, true}};
 
-/// Outputs after each update, trained by torch alone on the joined batch.
+/// Outputs after each update, trained with only torch on the joined batch.
 Tensor train_phases_alone(int64_t window) {
   TwoLayers model;
   torch::optim::SGD sgd(
@@ -541,7 +541,7 @@ TEST(Freezing, TrainsInPhasesAsOneProcessOnTheJoinedBatch) {
           const bool has_masters = options.master_weights &&
                                    options.shard.stage == ShardStage::kNone;
           if (has_masters && freezes_before) {
-            continue; // Refused, as another test says.
+            continue; // rejected, as another test shows
           }
           const auto outputs = train_phases(options, freezes_before);
           EXPECT_LT(
@@ -600,7 +600,7 @@ TEST(Freezing, AFullyFrozenModelIsTrainedLater) {
   }
 }
 
-// As the discriminator in the generator's half of a step.
+// Like the discriminator in the generator's half of a step.
 TEST(Freezing, AFrozenModelPassesGradientsOnAtEveryOtherStep) {
   run_ranks(2, [](ProcessGroup group) {
     Accelerator accelerator({.cpu = true, .process_group = group});
@@ -878,7 +878,7 @@ TEST(Ddp, IsRecordedOnceItsBucketsHaveTheirFinalAddresses) {
     auto optimizer = accelerator.prepare(sgd);
     auto& engine = net.engine();
     {
-      // Half a window, of which the other ranks have seen nothing yet.
+      // An incomplete accumulation, which the other ranks have not received.
       const auto guard = accelerator.no_sync(net);
       step(accelerator, net);
     }
@@ -895,7 +895,7 @@ TEST(Ddp, IsRecordedOnceItsBucketsHaveTheirFinalAddresses) {
       optimizer.zero_grad();
       engine.prepare_recording();
       const auto loss = net(group.rank() + 1.0);
-      EXPECT_FALSE(engine.is_settled()); // Its backward is yet to come.
+      EXPECT_FALSE(engine.is_settled()); // its backward is pending
       accelerator.backward(loss);
       EXPECT_TRUE(engine.is_settled());
       EXPECT_EQ(engine.num_layouts(), num_layouts);
@@ -918,7 +918,7 @@ TEST(Ddp, SaysWhichForwardSharesBuffers) {
       net(1.0);
     }
     EXPECT_FALSE(engine.shares_buffers_next());
-    // As a replay of a step that trains leaves it.
+    // As a replay of a training step leaves it.
     engine.set_shares_buffers_next(true);
     {
       const torch::NoGradGuard no_grad;

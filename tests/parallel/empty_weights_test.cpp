@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Modules that are made without memory, against the same made with it.
+// Modules created without memory, compared with the same created normally.
 #include "accelerate/empty_weights.h"
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ Tower empty_tower(int64_t width, int num_floors) {
   return Tower(width, num_floors);
 }
 
-/// As PyTorch has made it, in a file.
+/// As PyTorch has created it, in a file.
 Tower write_tower(const fs::path& folder, int64_t width, int num_floors) {
   Tower tower(width, num_floors);
   Accelerator alone({.cpu = true});
@@ -81,7 +81,7 @@ TEST(EmptyWeights, TakeNoMemoryUntilTheyArePrepared) {
   const HostBytes bytes;
   const auto& count = HostBytes::restart();
   const auto before = count.now.load();
-  // A gigabyte, with what torch's own modules do in their constructors.
+  // A gigabyte, including what torch's own modules do in their constructors.
   std::vector<std::shared_ptr<torch::nn::Module>> modules;
   {
     const EmptyWeights empty;
@@ -112,19 +112,20 @@ TEST(EmptyWeights, AreWhatTheConstructorSays) {
   Accelerator accelerator({.cpu = true});
   auto net = accelerator.prepare(tower);
   const Tower usual(24, 2);
-  // Computed ones to the bit.
+  // Computed values are exact.
   EXPECT_TRUE(torch::equal(tower->table, usual->table));
   EXPECT_TRUE(torch::equal(tower->count, usual->count));
   EXPECT_TRUE(tower->head.is_same(tower->words->weight));
   const auto* floor = tower->floors[1]->as<FloorImpl>();
   EXPECT_TRUE(torch::equal(floor->norm->weight, torch::ones({24})));
-  // Drawn ones by their law: Linear's are uniform in 1 / sqrt(inputs).
+  // Random ones have the same distribution: Linear's are uniform in 1 /
+  // sqrt(inputs).
   const auto& up = floor->up->weight;
   EXPECT_LE(up.abs().max().item<double>(), 1 / std::sqrt(24.0));
   EXPECT_NEAR(up.std().item<double>(), 1 / std::sqrt(3 * 24.0), 0.01);
   EXPECT_NEAR(tower->words->weight.std().item<double>(), 1.0, 0.2);
   EXPECT_FALSE(torch::equal(up, tower->floors[0]->as<FloorImpl>()->up->weight));
-  // By the seed, and whenever they are made.
+  // Determined by the seed, whenever they are computed.
   torch::manual_seed(3);
   Tower again = empty_tower(24, 2);
   torch::rand({17});
@@ -162,7 +163,7 @@ TEST(EmptyWeights, AreThoseOfTheFileInEveryStageAndOnAnyNumberOfRanks) {
   }
 }
 
-// A copy on one host that is older than the others'.
+// One host has an outdated copy.
 TEST(EmptyWeights, FromDifferentFilesAreRejectedOnAllRanks) {
   TempDir folder;
   write_tower(folder.path() / "0", 20, 3);
@@ -217,8 +218,7 @@ TEST(EmptyWeights, GiveEachRankOnlyItsShard) {
       const int64_t part = num_bytes / 4;
       EXPECT_GT(num_bytes, 16'000'000);
       EXPECT_GE(count.now - before, part);
-      // From a file nothing but the part; else one unit, and what the main
-      // rank draws.
+      // From a file only the shard; otherwise one unit, and what rank 0 draws.
       EXPECT_LT(
           count.peak - before, part + (is_in_file ? unit / 4 : 5 * unit / 2));
     });

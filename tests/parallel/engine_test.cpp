@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seams of an engine, through a second strategy and through DDP. What they
-// give is compared with DDP, whose own tests compare it with PyTorch.
+// The callbacks of an engine, tested with a second strategy and with DDP.
+// Results are compared with DDP, whose own tests compare it with PyTorch.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -50,7 +50,7 @@ Tensor batch_of(int rank, int step, int64_t size = 4) {
   return torch::randn({size, 5}, generator);
 }
 
-/// Six micro-batches in windows of two, weighted and clipped.
+/// Six micro-batches, two per update, weighted and clipped.
 Trained train(const ProcessGroup& group, OwnEngine engine) {
   torch::manual_seed(group.ranks_are_threads() ? 3 : 3 + group.rank());
   Net net;
@@ -68,7 +68,7 @@ Trained train(const ProcessGroup& group, OwnEngine engine) {
   options.process_group = group;
   Accelerator accelerator(options);
   optim::AdamW adamw(net->parameters(), {.lr = 0.05});
-  // The optimizer first: prepare wires when it has seen all objects.
+  // The optimizer first: prepare connects objects when it has all of them.
   auto [opt, model] = accelerator.prepare(adamw, net);
   Trained result;
   for (int step = 0; step < 6; ++step) {
@@ -90,9 +90,9 @@ Trained train(const ProcessGroup& group, OwnEngine engine) {
   return result;
 }
 
-// Division by a power of two commutes with rounding, so that dividing before a
-// sum of two and after it give the same bits. The norm is summed in another
-// order over slices: 1e-6 relative, and what clipping makes of it.
+// Division by a power of two commutes with rounding, so dividing before or
+// after a sum of two gives the same bits. The norm is summed in another order
+// over slices: 1e-6 relative, and its effect on clipping.
 TEST(OwnEngine, ShardedMomentsTrainAsDdp) {
   for (const int n : {1, 2, 3}) {
     run_ranks(n, [](ProcessGroup group) {
@@ -134,7 +134,8 @@ TEST(OwnEngine, EveryCallbackIsCalledInEveryStep) {
       EXPECT_EQ(engine->calls[seam], 1) << seam;
     }
 
-    // What throws in between is abandoned, and the next step is a whole one.
+    // If code in between throws, the pass is abandoned, and the next step is
+    // complete.
     net->throws = true;
     EXPECT_THROW(model(batch_of(0, 1)), std::runtime_error);
     EXPECT_EQ(engine->calls["abandon_forward"], 1);
@@ -225,7 +226,7 @@ TEST(OwnEngine, MomentsAreSavedAsSlicesOfTheWhole) {
     EXPECT_EQ(slice.values.numel(), count);
     EXPECT_EQ(copy.get<int64_t>("engine.num_steps"), 1);
 
-    // Go on, go back, go on: the same bits.
+    // Continue, go back, continue: the same bits.
     step(1);
     const auto first = net->first->weight.detach().clone();
     accelerator.state().load_state_dict(copy);
@@ -277,7 +278,7 @@ TEST(OwnEngine, MomentsAreReshardedForAnotherNumberOfRanks) {
   }
 }
 
-/// Counts, and hands memory of the heap out.
+/// Counts, and allocates from the heap.
 struct CountingAllocator final : c10::Allocator {
   c10::DataPtr allocate(size_t size) override {
     void* memory = std::malloc(std::max<size_t>(size, 1));
@@ -307,7 +308,7 @@ TEST(MemoryLayout, DdpStoresGradientsInTheGivenMemory) {
           {.memory = {.gradients = &allocator}, .process_group = group});
       optim::SGD sgd(net->parameters(), {.lr = 0.1});
       auto [model, opt] = accelerator.prepare(net, sgd);
-      // Buckets are laid out anew after the first step.
+      // Buckets are laid out again after the first step.
       for (int step = 0; step < 3; ++step) {
         accelerator.backward(model(batch_of(group.rank(), step)).sum());
         for (const auto& p : net->parameters()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many bytes each rank's tensors take.
+// The memory of each rank's tensors.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -11,8 +11,8 @@
 
 namespace accelerate::testing {
 
-/// While it lives, counts what each thread allocates on the host and has not
-/// given back.
+/// During its lifetime, counts the host memory that each thread has allocated
+/// and not freed.
 class HostBytes {
  public:
   struct Count {
@@ -70,7 +70,7 @@ class HostBytes {
     c10::Allocator* inner = c10::GetCPUAllocator();
   };
   static Allocator& allocator() {
-    static auto* const allocator = new Allocator; // Tensors name it.
+    static auto* const allocator = new Allocator; // tensors refer to it
     return *allocator;
   }
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks with different numbers of batches, against PyTorch's Join. A rank that
-// nobody answers fails by the group's timeout, so nothing here can hang.
+// Ranks with different numbers of batches, compared with PyTorch's Join. A rank
+// without a counterpart fails by the group's timeout, so nothing here can hang.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -146,7 +146,7 @@ TEST(JoinUnevenInputs, MatchesSeveralModelsInAnyOrder) {
           const auto join = accelerator.join_uneven_inputs(a, b);
           const int num_batches = group.rank() == 0 ? 1 : 3;
           for (int i = 0; i < num_batches; ++i) {
-            // One backward through both, then b alone, without gradients too.
+            // One backward through both, then b alone, also without gradients.
             accelerator.backward((a(x) + b(x)).sum());
             sgd_a.step();
             a->w.mutable_grad() = Tensor();
@@ -161,7 +161,7 @@ TEST(JoinUnevenInputs, MatchesSeveralModelsInAnyOrder) {
         // (1 + 2) / 2 once, then 2 / 2 twice.
         EXPECT_EQ(a->w.item<double>(), -3.5);
         EXPECT_EQ(b->w.item<double>(), -3.5);
-        // And even steps go on as before.
+        // Even steps continue as before.
         accelerator.backward(a(x).sum());
         EXPECT_EQ(a->w.grad().item<double>(), 1.5);
       },
@@ -192,8 +192,8 @@ TEST(JoinUnevenInputs, ReportsRanksThatUseModelsDifferently) {
           HasSubstr("some accumulate gradients and some synchronise them")));
 }
 
-/// Micro-batches of w * x with x = 1 in windows of two; what the end of the
-/// block says.
+/// Micro-batches of w * x with x = 1, two per update; returns the error at the
+/// end of the block.
 std::string said_at_the_end(
     ProcessGroup group,
     const std::vector<int>& counts,
@@ -278,7 +278,7 @@ TEST(JoinUnevenInputs, RejectsTrainingOfAModelThatIsNotJoined) {
         auto b = accelerator.prepare(Weight());
         auto norm = accelerator.prepare(torch::nn::BatchNorm1d(1));
         const auto x = torch::full({1}, group.rank() + 1.0);
-        // Its buffers differ now, and are sent by its next forward.
+        // Its buffers differ now, and its next forward sends them.
         accelerator.backward(norm(torch::stack({x, 3 * x})).sum());
         {
           const auto join = accelerator.join_uneven_inputs(a);
@@ -329,8 +329,8 @@ TEST(JoinUnevenInputs, RejectsModelsThatCannotBeMatched) {
   });
 }
 
-/// The gradient of sum(w * x) by w is x; weights make the update that of one
-/// batch of all that ranks have left.
+/// The gradient of sum(w * x) by w is x; weights make the update equal to that
+/// of one batch of all remaining ranks.
 TEST(JoinUnevenInputs, WeightsLossesOfTheRemainingRanks) {
   for (const bool divides_by_all : {true, false}) {
     run_ranks(

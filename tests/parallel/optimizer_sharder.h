@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A second strategy, small enough to read at once, that uses every seam of an
-// engine: weights and gradients are whole on every rank, each rank trains and
-// keeps the moments of its own slice of every parameter.
+// A second strategy, small enough to read quickly, that uses every callback of
+// an engine: weights and gradients are whole on every rank; each rank trains
+// its own slice of every parameter and stores its moments.
 #pragma once
 
 #include <map>
@@ -26,7 +26,7 @@ class OptimizerSharder final : public ParallelEngine {
       const std::vector<std::string>& names,
       const std::vector<at::Tensor>& buffers) override;
   void before_backward() override { ++calls["before_backward"]; }
-  /// Where a window ends: sums the gradients and gives the slices theirs.
+  /// At an update: sums the gradients and gives the slices theirs.
   void after_backward() override;
   void abandon_backward() override { ++calls["abandon_backward"]; }
   void set_sync(bool sync) override { sync_ = sync; }
@@ -43,14 +43,14 @@ class OptimizerSharder final : public ParallelEngine {
   at::Tensor trained(const at::Tensor& parameter) const override;
   const TensorLayout& tensor_layout(const at::Tensor& parameter) const override;
   void before_step() override { ++calls["before_step"]; }
-  /// Everybody gets everybody's slices.
+  /// All ranks receive all slices.
   void after_step(bool did_step) override;
   void abandon_step() override { ++calls["abandon_step"]; }
 
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
 
-  /// How often each seam was called.
+  /// How often each callback was called.
   std::map<std::string, int> calls;
 
  private:
@@ -68,12 +68,12 @@ class OptimizerSharder final : public ParallelEngine {
   std::vector<Slice> slices_;
   bool sync_ = true;
   bool syncs_next_ = false;
-  /// Whether the gradients of the slices are those of the window.
+  /// Whether the gradients of the slices are complete.
   bool is_reduced_ = false;
   int64_t num_steps_ = 0;
 };
 
-/// `latest` is the engine made last, while it lives.
+/// `latest` is the latest engine, while it exists.
 OwnEngine optimizer_sharder(OptimizerSharder** latest = nullptr);
 
 } // namespace accelerate

@@ -51,7 +51,7 @@ inline double distance(const torch::Tensor& a, const torch::Tensor& b) {
   return (a - b).abs().max().item<double>();
 }
 
-/// All values in one row, buffers behind parameters where asked.
+/// All values in one row, followed by buffers if requested.
 inline torch::Tensor values_of(torch::nn::Module& module, bool with_buffers) {
   std::vector<torch::Tensor> parts;
   auto tensors = module.parameters();

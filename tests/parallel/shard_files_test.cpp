@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of sharded models, against those of one process.
+// Files of sharded models, compared with those of one process.
 #include <gmock/gmock.h>
 
 #include <sstream>
@@ -25,8 +25,8 @@ namespace fs = std::filesystem;
 constexpr int64_t kTowerWidth = 24;
 constexpr int kTowerFloors = 4;
 
-/// The numbers are a matter of the seed and of the steps; all ranks see the
-/// same data, so that as many of them as a power of two get the same.
+/// The values depend only on the seed and the steps; all ranks see the same
+/// data, so that any power of two of them gives the same result.
 class TowerRun {
  public:
   explicit TowerRun(const AcceleratorOptions& options, double scale = 1)
@@ -137,7 +137,7 @@ TEST(ShardFiles, AreWrittenUnitByUnit) {
     const auto& count = HostBytes::restart();
     const auto before = count.now.load();
     accelerator.save_model(net, folder.path() / "model");
-    // One unit that was gathered, and one on its way to the file.
+    // One gathered unit, and one being written.
     EXPECT_GT(num_bytes, 16'000'000);
     EXPECT_LT(count.peak - before, 3 * num_bytes / kMany);
   });
@@ -167,7 +167,7 @@ std::shared_ptr<models::CausalLanguageModel> small_gpt2() {
           "n_layer": 2, "n_positions": 24})"));
 }
 
-// Expected: the same model, which nobody has prepared.
+// Expected: the same model, unprepared.
 TEST(ShardFiles, OfPretrainedModelsAreThoseOfOneProcess) {
   TempDir folder;
   const auto expected = folder.path() / "expected";
@@ -175,7 +175,7 @@ TEST(ShardFiles, OfPretrainedModelsAreThoseOfOneProcess) {
     small_gpt2()->save_pretrained(expected, {.max_shard_bytes = most});
     const auto config = read_file(expected / "config.json");
     for (const int n : {1, 2, 4}) {
-      const auto model = small_gpt2(); // Ranks are threads: one seed for all.
+      const auto model = small_gpt2(); // ranks are threads with one seed
       std::vector<std::shared_ptr<models::CausalLanguageModel>> models;
       for (int rank = 0; rank < n; ++rank) {
         models.push_back(small_gpt2());
@@ -189,7 +189,7 @@ TEST(ShardFiles, OfPretrainedModelsAreThoseOfOneProcess) {
         auto net = accelerator.prepare(models.at(size_t(group.rank())));
         net->save_pretrained(pretrained, {.max_shard_bytes = most});
         accelerator.save_model(net, saved);
-        // The model trains as before.
+        // The model still trains.
         accelerator.backward(
             net(models::ModelInputs{
                     .input_ids = torch::ones({1, 3}, at::kLong),
@@ -329,7 +329,7 @@ TEST(MergeWeights, RefusesStatesThatAreDamagedInOneLine) {
   fs::remove(place);
   expect_refusal("because the parts of these ranks are missing: 1");
   folder.write("state/rank_1-at-0.json", text);
-  // The checkpoint's own model.safetensors has what all ranks share.
+  // The checkpoint's own model.safetensors contains the common tensors.
   const auto own = read_file(state / "model.safetensors");
   EXPECT_THAT(
       merge(state, state).err,
@@ -347,8 +347,8 @@ void expect_equal(Tower& found, Tower& expected, const std::string& what) {
   }
 }
 
-// Whichever stage had saved it, by whatever way a program asks before its first
-// step: the weights of a formula.
+// Whichever stage saved it, and however a program reads them before its first
+// step, weights are those of a formula.
 TEST(ShardFiles, AreUsedByTheModelRightAfterLoading) {
   struct Change {
     ShardStage from, to;
@@ -427,8 +427,8 @@ TEST(ShardFiles, AreUsedByTheModelRightAfterLoading) {
   }
 }
 
-// Without files nobody says when all have loaded: the next collective call
-// brings whole weights.
+// Without files there is no common point at which all have loaded: the next
+// collective call updates whole weights.
 TEST(ShardFiles, OfAReturnedStateAreCopies) {
   TempDir folder;
   TowerRun(alone()).save_model(folder.path() / "expected");
@@ -463,14 +463,14 @@ TEST(ShardFiles, UnreadableOnOneRankAreReadByNone) {
           ThrowsMessage<DataError>(AllOf(
               HasSubstr("[load_state] rank 1 failed"),
               HasSubstr("is damaged"))));
-      // And the run is as it was.
+      // The run is unchanged.
       run.train(0, 1);
     });
   }
 }
 
-// What a run goes on with on M ranks does not depend on how many had saved it:
-// it is what M ranks make of the state of one process.
+// The result of resuming on M ranks does not depend on how many had saved: it
+// equals that of M ranks that load the state of one process.
 TEST(ShardFiles, ResumeOnAnyNumberOfRanksBitForBit) {
   for (int n = 1; n <= 4; ++n) {
     TempDir folder;

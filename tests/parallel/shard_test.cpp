@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sharded training against DDP, whose own tests compare it with PyTorch.
+// Sharded training compared with DDP, whose own tests compare it with PyTorch.
 #include <ATen/CPUGeneratorImpl.h>
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -64,7 +64,7 @@ struct NetImpl : torch::nn::Module {
       register_module("unused", torch::nn::Linear(3, 3));
     }
     head = register_parameter("head", words->weight);
-    scale = register_parameter("scale", torch::zeros({})); // No dimension.
+    scale = register_parameter("scale", torch::zeros({})); // no dimension
     const torch::NoGradGuard no_grad;
     double shift = 0;
     for (auto& p : parameters()) {
@@ -74,7 +74,7 @@ struct NetImpl : torch::nn::Module {
     }
   }
   Tensor forward(const Tensor& tokens, bool again, int64_t num_layers = 4) {
-    // Batch statistics are not to be had in bf16 on the CPU.
+    // Batch statistics are not supported in bf16 on the CPU.
     auto h = words(tokens);
     h = h.scalar_type() == torch::kFloat
             ? norm(h)
@@ -192,7 +192,7 @@ std::unique_ptr<torch::optim::Optimizer> optimizer_of(
   }
 }
 
-/// As a sharded model has them: tied ones once.
+/// As in a sharded model: tied ones once.
 std::vector<Tensor> each_once(const std::vector<Tensor>& parameters) {
   std::vector<Tensor> each;
   std::set<const void*> seen;
@@ -261,8 +261,7 @@ std::vector<Case> cases() {
   };
 }
 
-/// Of the numbers that differ, how many there are and by how much; empty where
-/// none does.
+/// How many elements differ, and by how much; empty if none does.
 std::string differences(const Tensor& a, const Tensor& b) {
   const auto num = (a != b).sum().item<int64_t>();
   return num == 0 ? std::string()
@@ -335,8 +334,8 @@ TEST(Sharded, IsNearDdpOnMoreRanksAndWithOtherOrdersOfSums) {
              {ShardStage::kGradients, ShardStage::kParameters}) {
           own.stage = stage;
           const auto weights = train({.process_group = group}, own);
-          // AdamW turns a gradient that is rounded to nothing into a step. In
-          // bf16 outputs, which come last, are too coarse to compare.
+          // AdamW turns a gradient that rounds to zero into a step. bf16
+          // outputs, which come last, are too coarse to compare.
           const bool is_coarse = c.has_masters || c.reduces_bf16;
           const double bound = is_coarse ? 0.05 : 2e-4;
           const auto size = weights.numel() - (is_coarse ? 5 * kWords : 0);
@@ -360,8 +359,8 @@ std::vector<Tensor> parameters_of(Net& net) {
   return parameters;
 }
 
-/// Steps of SGD by hand on fp32 masters: what the model reads is of type
-/// `used`, and ranks add up gradients of type `reduced`.
+/// Steps of SGD by hand on fp32 master weights: the model reads them as `used`,
+/// and ranks sum gradients as `reduced`.
 Tensor train_by_hand(
     const ProcessGroup& group,
     at::ScalarType used,
@@ -521,7 +520,7 @@ TEST(Sharded, LeavesIgnoredParametersWhole) {
   });
 }
 
-/// Counts the bytes that are in use and how many there were at most.
+/// Counts the bytes in use and their maximum.
 struct CountingAllocator final : c10::Allocator {
   struct Held {
     CountingAllocator* owner;
@@ -546,7 +545,7 @@ struct CountingAllocator final : c10::Allocator {
   void copy_data(void* to, const void* from, size_t size) const override {
     default_copy_data(to, from, size);
   }
-  /// Memory may go in a thread of the backend, after the operation.
+  /// A thread of the backend may release memory after the operation.
   void wait_for(size_t most) const {
     while (now > most) {
       std::this_thread::yield();
@@ -582,9 +581,9 @@ TEST(Sharded, HoldsShardsAtRestAndTwoUnitsInAStep) {
         all += size;
         largest = std::max(largest, size);
       }
-      // What is gathered; parts are fp32.
+      // What is gathered; shards are fp32.
       const size_t unit = is_bf16 ? largest / 2 : largest;
-      parameters.wait_for(all / 2); // What was broadcast.
+      parameters.wait_for(all / 2); // what was broadcast
       EXPECT_EQ(parameters.now, all / 2);
       for (int step = 0; step < 3; ++step) {
         parameters.peak = parameters.now;
@@ -593,7 +592,7 @@ TEST(Sharded, HoldsShardsAtRestAndTwoUnitsInAStep) {
         EXPECT_EQ(parameters.now, all / 2);
         EXPECT_GT(parameters.peak, all / 2);
         EXPECT_LE(parameters.peak, all / 2 + 2 * unit);
-        // Parts of gradients, and units on their way.
+        // Shards of gradients, and units being sent.
         gradients.wait_for(all / 2);
         EXPECT_LE(gradients.peak, all / 2 + 3 * largest);
         opt.step();
@@ -616,7 +615,7 @@ TEST(Sharded, FindsNanInTheLargestGradient) {
       auto net = accelerator.prepare(model);
       auto x = torch::ones({1, 64});
       accelerator.backward(net(x).sum());
-      // Of one rank's part alone.
+      // From one rank's shard only.
       const auto weight = model->weight;
       const auto& engine = net.engine();
       auto own = engine.trained(weight).grad();
@@ -630,7 +629,7 @@ TEST(Sharded, FindsNanInTheLargestGradient) {
   }
 }
 
-/// What one of four ranks asks a model for.
+/// What one of four ranks generates.
 struct Question {
   Tensor prompt;
   models::GenerateOptions options;
@@ -829,7 +828,7 @@ TEST(Sharded, RejectsInvalidUse) {
   });
 }
 
-// As torch on one process: gradients that have arrived stay, and the others
+// As torch on one process: gradients that have arrived are kept, and the others
 // come with the next micro-batches.
 TEST(Sharded, KeepsGradientsThatArrivedBeforeABackwardThrew) {
   constexpr int kSteps = 3;
@@ -895,7 +894,7 @@ TEST(Sharded, KeepsGradientsThatArrivedBeforeABackwardThrew) {
   }
 }
 
-// As DDP would take them, and each would train other weights.
+// DDP would accept them, but each rank would train other weights.
 TEST(Sharded, RefusesRawBackwardAndMemoryOfTheUsersInEveryStage) {
   run_ranks(2, [](ProcessGroup group) {
     for (const auto stage :
@@ -913,7 +912,7 @@ TEST(Sharded, RefusesRawBackwardAndMemoryOfTheUsersInEveryStage) {
               stage == ShardStage::kParameters
                   ? HasSubstr("outside the prepared model's forward")
                   : HasSubstr("Call accelerator.backward(loss)"))));
-      // And goes on.
+      // Training continues.
       accelerator.backward(loss_of(net, group.rank(), 0));
       opt.step();
       opt.zero_grad();
@@ -1033,13 +1032,13 @@ TEST(Sharded, NamesABranchThatOneRankTakes) {
       accelerator.backward(net(tokens, false).sum());
     }
     try {
-      // Rank 1 leaves out a block.
+      // Rank 1 skips a block.
       accelerator.backward(net(tokens, false, 4 - group.rank()).sum());
     } catch (const MismatchError& error) {
       const std::lock_guard lock(mutex);
       messages.push_back(error.what());
     }
-    // All leave it out: the plan is left, and the step is right.
+    // All skip it: the plan is dropped, and the step is right.
     net(tokens, false, 3).sum();
     accelerator.backward(net(tokens, false, 3).sum());
   });
@@ -1047,8 +1046,8 @@ TEST(Sharded, NamesABranchThatOneRankTakes) {
   EXPECT_THAT(messages, Each(HasSubstr("gather of unit 'layers.")));
 }
 
-// The others gather what all have agreed on, and the one that left its forward
-// does too: sizes that differ would end the process inside of Gloo.
+// The others gather what all have agreed on, and so does the rank that left its
+// forward: different sizes would abort the process inside Gloo.
 TEST(Sharded, NamesAForwardThatOneRankLeft) {
   for (int64_t place = 0; place < 4; ++place) {
     std::atomic<int> num_named = 0;
@@ -1100,7 +1099,7 @@ TEST(Sharded, ClipsOnRanksWithoutASlice) {
   constexpr int kRanks = 4;
   constexpr double kMaxNorm = 0.01;
   for (const auto dtype : {torch::kFloat, torch::kDouble}) {
-    // The same in one process by PyTorch's own clipping.
+    // The same in one process with PyTorch's own clipping.
     auto plain = make(dtype);
     std::vector<Tensor> inputs;
     for (int rank = 0; rank < kRanks; ++rank) {
@@ -1162,7 +1161,7 @@ TEST(Sharded, EndsWhenAPeerIsKilled) {
   EXPECT_THAT(result.err, HasSubstr("[launch] Rank 1 "));
 }
 
-/// Trains two steps, saves, trains two more; or goes on from there.
+/// Trains two steps, saves, trains two more; or resumes from there.
 Tensor train_over_a_stop(
     const ProcessGroup& group,
     Case c,
@@ -1177,7 +1176,7 @@ Tensor train_over_a_stop(
   const auto run = [&](int begin, int end) {
     for (int step = begin; step < end; ++step) {
       const auto window = accelerator.accumulate(net);
-      // All ranks see the same, however many there are.
+      // All ranks see the same data, however many there are.
       accelerator.backward(loss_of(net, 0, step));
       opt.step();
       opt.zero_grad();
@@ -1269,9 +1268,9 @@ TEST(UsePlan, FollowsThePreviousPassUntilItDiffers) {
   EXPECT_THAT(plan.coming(2), ElementsAre(0, 1));
   pass({0, 1});
   EXPECT_THAT(plan.coming(2), ElementsAre(2, 0));
-  pass({0, 2}); // One is left out.
+  pass({0, 2}); // one is skipped
   EXPECT_THAT(plan.coming(2), ElementsAre(0));
-  pass({0, 3}); // One is new.
+  pass({0, 3}); // one is new
   EXPECT_THAT(plan.coming(2), IsEmpty());
 }
 

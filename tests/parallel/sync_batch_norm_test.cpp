@@ -23,7 +23,7 @@ struct AroundImpl : torch::nn::Module {
   Norm norm;
 };
 
-/// What a norm computes in two steps on rows [first, first + count).
+/// The results of a norm after two steps on rows [first, first + count).
 struct Outcome {
   Tensor output, input_grad, weight_grad, bias_grad;
   Tensor running_mean, running_var;
@@ -112,7 +112,7 @@ void compare(
         whole.input_grad.narrow(0, first, rows[rank]),
         tolerance);
     if (own.weight_grad.defined()) {
-      // DDP has averaged what each rank's rows give.
+      // DDP has averaged the gradients of each rank's rows.
       expect_near(
           own.weight_grad * group.world_size(), whole.weight_grad, tolerance);
       expect_near(

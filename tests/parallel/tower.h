@@ -29,8 +29,7 @@ struct FloorImpl : torch::nn::Module {
 };
 TORCH_MODULE(Floor);
 
-/// With a table that its constructor computes, a count, and a weight that is
-/// used twice.
+/// With a table that its constructor computes, a counter, and a tied weight.
 struct TowerImpl : torch::nn::Module {
   TowerImpl(int64_t width, int num_floors)
       : floors(register_module("floors", torch::nn::ModuleList())),
