@@ -91,7 +91,7 @@ TEST(GradScaler, FollowsPyTorchsUnderInfinities) {
   torch::optim::SGD optimizer({parameter}, 0.1);
   GradScaler scaler({.init_scale = 1024, .growth_interval = 3});
   for (int step = 0; step < 30; ++step) {
-    if (step == 13) { // In the middle, the state moves to another scaler.
+    if (step == 13) { // half-way, the state moves to another scaler
       GradScaler fresh;
       fresh.load_state_dict(scaler.state_dict());
       scaler = fresh;
@@ -111,7 +111,7 @@ TEST(GradScaler, FollowsPyTorchsUnderInfinities) {
     EXPECT_EQ(scaler.current_scale(), expected["scales"][i].get<double>());
     const auto weights = torch::tensor(
         expected["weights"][i].get<std::vector<double>>(), torch::kDouble);
-    // The same operators, and powers of two as scales: no rounding differs.
+    // The same operators, and powers of two as scales: rounding is identical.
     EXPECT_TRUE(
         torch::equal(parameter.detach().to(torch::kDouble).flatten(), weights))
         << step;
