@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpointed segments give the gradients of the plain call, bit for bit, and
-// hold the memory that is computed.
+// Checkpointed segments give bit-identical gradients to the plain call, and use
+// the predicted memory.
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <gmock/gmock.h>
 #include <torch/torch.h>
@@ -62,8 +62,8 @@ struct ChainImpl : torch::nn::Module {
 };
 TORCH_MODULE(Chain);
 
-/// Output, gradient of the input where it has one, gradients of the weights,
-/// and a random number drawn after all that.
+/// Output, gradient of the input if it has one, gradients of the weights, and a
+/// random number drawn afterwards.
 std::vector<Tensor> gradients(How how, Precision precision, bool input_grad) {
   torch::manual_seed(4);
   Chain chain(how);
@@ -107,7 +107,7 @@ TEST(Checkpoint, UsesTheMaskOfForwardWhileAnotherThreadDraws) {
   });
   torch::nn::Dropout dropout(0.5);
   const auto mask_of = [&](Tensor h) {
-    // Several operators, each of which draws.
+    // Several operators that draw random numbers.
     h = dropout(h) + torch::rand_like(h);
     h = std::get<0>(torch::native_dropout(h, 0.5, true));
     return h * torch::randn({64});
@@ -354,9 +354,9 @@ std::pair<double, double> activations(int64_t layers) {
 }
 
 TEST(Checkpoint, HoldsAsManyActivationsAsComputed) {
-  // Beside activations: scalars, and 5 kB of random state per segment.
+  // Besides activations: scalars, and 5 kB of random state per segment.
   constexpr double kSmall = 0.2;
-  // Plain: all 36, and the gradient on its way.
+  // Plain: all 36, and one gradient.
   const auto [plain, plain_peak] = activations(1);
   EXPECT_NEAR(plain, 36, kSmall);
   EXPECT_NEAR(plain_peak, 36 + 1, kSmall);
