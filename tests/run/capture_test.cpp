@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Capture where there is nothing to capture with; tests/gpu has the rest.
+// Capture without a device that supports it; tests/gpu has the rest.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints on the disk: stop anywhere, go on in other processes. What comes
-// is compared bit for bit with the run that did not stop.
+// Checkpoints on disk: stop anywhere, resume in other processes. The rest is
+// compared bit for bit with an uninterrupted run.
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -63,7 +63,7 @@ std::string train_and_save(const AcceleratorOptions& options) {
   training.run_and_save(std::stoll(getenv(kStop)), getenv(kFolder));
   return "saved";
 }
-/// The run goes on while the checkpoint is written, and ends at once.
+/// The run continues while the checkpoint is written, and ends immediately.
 std::string train_and_save_beside(const AcceleratorOptions& options) {
   torch::manual_seed(1);
   Training training(options, false, 0.3);
@@ -74,14 +74,14 @@ std::string train_and_save_beside(const AcceleratorOptions& options) {
   return "saved";
 }
 std::string load_and_train(const AcceleratorOptions& options) {
-  torch::manual_seed(99); // Whatever the program does before it loads.
+  torch::manual_seed(99); // whatever the program does before it loads
   Training training(options, false, 0.3);
   training.accelerator.load_state(getenv(kFolder));
   training.run(kEnd);
   return told(training, 5);
 }
-/// Somebody asks the last rank to stop in the middle of a window; the launcher
-/// starts all of them again.
+/// The last rank is asked to stop during an accumulation; the launcher restarts
+/// all of them.
 std::string train_preempted(AcceleratorOptions options) {
   options.checkpoints.folder = getenv(kFolder);
   torch::manual_seed(1);
@@ -101,7 +101,7 @@ std::string train_preempted(AcceleratorOptions options) {
       accelerator.save_and_leave();
     }
   };
-  accelerator.should_stop(); // From here on the signal ends nobody.
+  accelerator.should_stop(); // from here on the signal ends no process
   training.run(kEnd);
   return told(training, 5);
 }
@@ -145,7 +145,7 @@ void expect_to_go_on(
 }
 
 TEST_P(CheckpointOfARun, ResumesBitForBitInNewProcesses) {
-  // 22 micro-batches an epoch on one rank, 11 on two; windows of three.
+  // 22 micro-batches per epoch on one rank, 11 on two; three per update.
   expect_to_go_on(GetParam(), "checkpoint_save", {1, 5, 11, 22, 30});
 }
 
@@ -174,7 +174,7 @@ TEST(CheckpointOnAGpu, ResumesBitForBitWithAScalerAndTheDevicesGenerator) {
   if (!torch::cuda::is_available()) {
     GTEST_SKIP() << "no GPU";
   }
-  // A scale that overflows at first, so that steps are left out.
+  // A scale that overflows at first, so that steps are skipped.
   const AcceleratorOptions options = {
       .mixed_precision = Precision::kFp16,
       .scaler = {.init_scale = 1e12, .growth_interval = 3}};
@@ -198,7 +198,7 @@ TEST(CheckpointOnAGpu, ResumesBitForBitWithAScalerAndTheDevicesGenerator) {
   }
 }
 
-/// A training on one rank that has made a few steps.
+/// A training on one rank after a few steps.
 struct Begun : Training {
   explicit Begun(
       CheckpointOptions checkpoints = {},
@@ -281,7 +281,7 @@ TEST(SavedModel, HasTiedWeightsOnceAndTheirOtherNameInTheMetadata) {
   accelerator.save_model(net, folder.path() / "cut", {.max_shard_bytes = 40});
   EXPECT_EQ(
       safetensors::Checkpoint(folder.path() / "cut").tensors().size(), 2u);
-  // A state that has the other name fits too.
+  // A state with the other name is also accepted.
   accelerator.save_state(folder.path() / "state");
   const auto saved = model->embedding->weight.detach().clone();
   {
@@ -363,7 +363,7 @@ TEST(Checkpoint, SaysInOneLineWhatIsMissing) {
 }
 
 TEST(Checkpoint, HoldsGradientsThatNoStepHasUsedYet) {
-  // A loop that counts by itself: two backwards before each step.
+  // A loop that counts by itself: two backwards per step.
   const TempDir folder;
   const auto backward = [](Begun& training) {
     auto batch = data().get(3);
@@ -371,7 +371,7 @@ TEST(Checkpoint, HoldsGradientsThatNoStepHasUsedYet) {
         training.net(torch::stack({batch[0], -batch[0]})).sum());
   };
   Begun training;
-  training.run(6); // The end of a window.
+  training.run(6); // an update
   backward(training);
   training.accelerator.save_state(folder.path() / "state");
   backward(training);
@@ -457,7 +457,7 @@ TEST(AsynchronousSave, ThatFailsIsReportedOnceByTheNextCall) {
   training.accelerator.save_state(target, {.asynchronous = true});
   training.accelerator.wait_for_save();
   training.step();
-  // The folder of the new one can be made, its files cannot be written.
+  // The folder of the new one can be created, but its files cannot be written.
   signal(SIGXFSZ, SIG_IGN);
   rlimit limit = {};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
@@ -532,14 +532,14 @@ TEST(Checkpoint, FailsOnAllRanksIfItFailsOnOne) {
     } catch (const SystemError& error) {
       problems[static_cast<size_t>(group.rank())] = error.what();
     }
-    training.run(3); // The ranks are still in step.
+    training.run(3); // the ranks are still in step
   });
   EXPECT_THAT(problems[0], HasSubstr("Cannot create the folder"));
   EXPECT_THAT(problems[1], HasSubstr("Cannot create the folder"));
 }
 
-/// Saves 1, then 2 in its place, which the main rank writes late, and loads at
-/// once: what each rank has then.
+/// Saves 1, then replaces it by 2, which the main rank writes late, and loads
+/// immediately: returns what each rank gets.
 std::vector<int64_t> saved_late_and_loaded(bool asynchronous) {
   const TempDir folder;
   const auto checkpoint = folder.path() / "state";
@@ -597,7 +597,8 @@ TEST(Checkpoint, OfASaveThatFailsOnOneRankIsLoadedByNone) {
   EXPECT_THAT(problems[1], HasSubstr("[load_state] rank 0 failed: "));
 }
 
-/// What each of two ranks throws on loading, and whether it has changed.
+/// The error of each of two ranks on loading, and whether its state has
+/// changed.
 struct Outcome {
   std::string problem;
   int64_t seen = 0;
@@ -616,7 +617,7 @@ std::vector<Outcome> load_on_two_ranks(
       outcome.problem = error.what();
     }
     outcome.seen = training.counter->seen;
-    training.accelerator.wait_for_everyone(); // The ranks are still in step.
+    training.accelerator.wait_for_everyone(); // the ranks are still in step
   });
   return outcomes;
 }
@@ -631,7 +632,7 @@ TEST(Checkpoint, ThatIsDamagedForOneRankIsLoadedByNone) {
     training.accelerator.save_state();
   });
   const auto newest = parent / "checkpoint_1";
-  const auto part = newest / "rank_1-at-5.safetensors"; // Which rank 1 reads.
+  const auto part = newest / "rank_1-at-5.safetensors"; // read by rank 1
   const auto good = read_file(part);
   auto bad = good;
   bad[bad.size() / 2] = static_cast<char>(bad[bad.size() / 2] ^ 4);
@@ -709,7 +710,7 @@ struct WithLoader {
   DataLoader<TensorDataset> loader;
 };
 
-/// The samples that the next loop gives after the checkpoint was loaded.
+/// The samples that the next loop returns after the checkpoint was loaded.
 std::vector<int64_t> rest_of(
     const fs::path& checkpoint,
     DataLoader<TensorDataset> data = ten()) {
@@ -741,7 +742,7 @@ TEST(LoaderOfACheckpoint, CountsBatchInHandOnceBackwardWasCalled) {
       run.backward();
       if (number == 3) {
         run.accelerator.save_state(folder.path() / "bottom");
-        // What was handed out counts where a loader is asked itself.
+        // If the loader itself is queried, batches that were returned count.
         EXPECT_EQ(run.loader.state_dict().get<int64_t>("num_done"), 6);
       }
     }
@@ -762,7 +763,7 @@ TEST(LoaderOfACheckpoint, StartsNextEpochIfItsLoopWasLeft) {
   }
   run.accelerator.save_state(folder.path() / "break");
   EXPECT_THAT(rest_of(folder.path() / "break"), all);
-  // One batch, of an iterator that is gone, and of one that is not.
+  // One batch of a destroyed iterator, and of a living one.
   { const auto first = run.loader.begin(); }
   run.accelerator.save_state(folder.path() / "gone");
   EXPECT_THAT(rest_of(folder.path() / "gone"), all);
@@ -771,7 +772,7 @@ TEST(LoaderOfACheckpoint, StartsNextEpochIfItsLoopWasLeft) {
   run.accelerator.save_state(folder.path() / "open");
   EXPECT_THAT(
       rest_of(folder.path() / "open"), ElementsAre(2, 3, 4, 5, 6, 7, 8, 9));
-  // An evaluation: nobody calls backward, and the loop comes to its end.
+  // An evaluation: no backward, and the loop completes.
   WithLoader evaluation;
   for ([[maybe_unused]] auto& batch : evaluation.loader) {
   }
@@ -793,7 +794,7 @@ TEST(LoaderOfACheckpoint, IsNamedWithItsPosition) {
   EXPECT_EQ(
       ::testing::internal::GetCapturedStderr(),
       "[load_state] loader resumes epoch 0 after 2 samples\n");
-  // Nothing if no loader was in the middle of an epoch.
+  // Empty if no loader was in the middle of an epoch.
   WithLoader fresh;
   fresh.accelerator.save_state(folder.path() / "fresh");
   ::testing::internal::CaptureStderr();
@@ -855,7 +856,7 @@ TEST(SchedulerOfACheckpoint, IsSavedWithoutPrepare) {
   EXPECT_THAT(again.scheduler->last_lr(), ElementsAre(0.25));
   again.step();
   EXPECT_EQ(again.scheduler->last_lr(), run.scheduler->last_lr());
-  // The same state if it goes through prepare here.
+  // The same state after preparing it.
   Scheduled prepared;
   prepared.accelerator.prepare(*prepared.scheduler);
   EXPECT_EQ(prepared.load(folder.path() / "with"), "");
@@ -873,7 +874,7 @@ TEST(SchedulerOfACheckpoint, IsSavedOnce) {
     }
   }
   EXPECT_THAT(names, ElementsAre("scheduler", "scheduler_1"));
-  // Those that were prepared have the names that they always had.
+  // Prepared ones keep their names.
   EXPECT_EQ(run.accelerator.state().name_of(*other.stateful()), "scheduler");
   run.scheduler.reset();
   EXPECT_FALSE(run.accelerator.state().is_optional("scheduler_1"));
@@ -892,7 +893,7 @@ TEST(SchedulerOfACheckpoint, MayBeMissingWithAWarning) {
   EXPECT_THAT(
       without.load(folder.path() / "with"),
       HasSubstr("contains the state of 'scheduler', which this run"));
-  // One that was prepared must be there.
+  // A prepared one must exist.
   Scheduled prepared;
   prepared.accelerator.prepare(*prepared.scheduler);
   EXPECT_THAT(
@@ -911,12 +912,13 @@ TEST(SchedulerOfACheckpoint, OfTorchCausesAWarning) {
   };
   EXPECT_EQ(saved(), "");
   scheduler.step();
-  scheduler.step(); // The first leaves the rate as it is.
+  scheduler.step(); // the first leaves the rate unchanged
   EXPECT_THAT(saved(), HasSubstr("torch::optim's schedulers have no state"));
   EXPECT_EQ(saved(), "");
 }
 
-/// Windows of three micro-batches of one linear model, whose gradient is known.
+/// Accumulation of three micro-batches of one linear model, whose gradient is
+/// known.
 struct Windowed {
   Windowed(ProcessGroup group, bool weighted)
       : accelerator(
@@ -929,7 +931,8 @@ struct Windowed {
     model->weight.fill_(0.5);
     net = accelerator.prepare(model);
   }
-  /// The number of a micro-batch says its input and how many samples it has.
+  /// The number of a micro-batch determines its input and its number of
+  /// samples.
   static Tensor input(int number) {
     return torch::full({1, 2}, 2.0 * number).index_put_({0, 0}, 1.0 + number);
   }

@@ -3,11 +3,11 @@
 //
 //     elastic_trainer FOLDER [CHECKPOINT]
 //
-// One epoch from the latest checkpoint in FOLDER, with a checkpoint after every
-// second step, and a line in FOLDER/log for each step of each rank: the
-// checkpoint that this life began with, samples, loss. After kNumUntilPause
-// steps it waits for the file FOLDER/go. With CHECKPOINT it is the reference:
-// begins with that one, saves nothing, makes as many steps.
+// Trains one epoch from the latest checkpoint in FOLDER, with a checkpoint
+// after every second step, and a line in FOLDER/log per step and rank: the
+// checkpoint that this process started from, samples, loss. After
+// kNumUntilPause steps it waits for the file FOLDER/go. With CHECKPOINT it is
+// the reference: starts from that one, saves nothing, makes as many steps.
 #include <accelerate/accelerate.h>
 #include <torch/torch.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A real training on machines that come and go: elastic_trainer.cpp.
+// A real training on machines that join and leave: elastic_trainer.cpp.
 #include <gmock/gmock.h>
 #include <signal.h>
 
@@ -22,16 +22,16 @@ using namespace std::chrono_literals;
 const std::string kTrainer = std::string(TEST_BIN_DIR) + "/elastic_trainer";
 constexpr int kNumSamples = 70;
 
-/// What one rank has logged since it began with a checkpoint.
+/// What one rank has logged since it started from a checkpoint.
 struct Life {
   std::vector<std::vector<int>> samples;
   std::vector<std::string> losses;
-  /// Steps made when each was saved.
+  /// The number of steps when each was saved.
   std::map<std::string, size_t> saved;
   bool is_paused = false;
 };
 
-/// Hosts on a network of their own, one worker on each.
+/// Hosts on a separate network, one worker on each.
 class ElasticTraining : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -48,7 +48,7 @@ class ElasticTraining : public ::testing::Test {
     }
   }
 
-  /// The same command on every host: nobody is told its rank.
+  /// The same command on every host, without ranks.
   void start_machine(int host) {
     launchers_.push_back(cluster_->start(
         host,
@@ -68,7 +68,7 @@ class ElasticTraining : public ::testing::Test {
         {{"TEST_MARK", mark(launchers_.size())},
          {"ACCELERATE_JOB_TOKEN", "of this test"}}));
   }
-  /// The launcher and its workers, as when the power goes.
+  /// The launcher and its workers, as in a power failure.
   void kill_machine(size_t number) const {
     for (const pid_t pid : processes_with("TEST_MARK=" + mark(number))) {
       ::kill(pid, SIGKILL);
@@ -156,9 +156,9 @@ class ElasticTraining : public ::testing::Test {
   std::vector<std::unique_ptr<Subprocess>> launchers_;
 };
 
-// Three machines make five steps of six samples and save after four; two go on
-// from there by four samples a step; a third comes, and they begin in the
-// middle of what would have been one of its steps.
+// Three machines make five steps of six samples and save after four; two resume
+// from there with four samples per step; a third joins, and they resume in the
+// middle of one of its steps.
 TEST_F(ElasticTraining, SeesEverySampleOnceFromTheCheckpointOn) {
   for (int host = 0; host < 3; ++host) {
     start_machine(host);
@@ -215,7 +215,7 @@ TEST_F(ElasticTraining, EndsWithMachineZeroInOneLine) {
     EXPECT_EQ(result.exit_code, 1);
     EXPECT_THAT(result.err, HasSubstr("the job is over"));
   }
-  // One says that it is lost and looked for again, one that the job is over.
+  // One line says that it is lost and awaited, one that the job is over.
   std::istringstream after(launchers_[1]->err().substr(before.size()));
   std::vector<std::string> lines;
   for (std::string line; std::getline(after, line);) {

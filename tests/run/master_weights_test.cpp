@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights in bf16 with masters in fp32, beside the same arithmetic by hand.
+// bf16 weights with fp32 master weights, compared with the same arithmetic by
+// hand.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -70,8 +71,8 @@ TEST(MasterWeights, TrainAsTheSameArithmeticByHand) {
     }
   }
   const auto state = accelerator.state().state_dict();
-  // Checkpoints hold the masters. Clipping divides by norms that two orders of
-  // summation may round differently.
+  // Checkpoints contain the master weights. Clipping divides by norms that may
+  // round differently in another order of summation.
   EXPECT_TRUE(torch::allclose(
       state.get<Tensor>("model.weight"), masters[0].detach(), 1e-5, 1e-7));
   EXPECT_EQ(state.get<Tensor>("model.weight").scalar_type(), torch::kFloat);
@@ -100,7 +101,7 @@ TEST(MasterWeights, KeepGradientsThatArrivedBeforeABackwardThrew) {
       model->last->bias.detach().to(torch::kFloat), before - 1, 0, 0.02));
 }
 
-/// Of torch's memory, counted.
+/// Counts torch's memory.
 struct CountedMemory final : c10::Allocator {
   c10::DataPtr allocate(size_t size) override {
     ++num_blocks;
@@ -135,9 +136,9 @@ TEST(MasterWeights, PassGradientsToAdamUnconverted) {
     opt.zero_grad();
     EXPECT_FALSE(master.grad().defined());
   }
-  // They take no memory of their own before somebody wants them in float32.
+  // They need no memory of their own until someone needs them in float32.
   EXPECT_EQ(of_gradients.num_blocks, 0);
-  // What is added up is added up in float32: 256 + 1 is 256 in bf16.
+  // Accumulation is in float32: 256 + 1 is 256 in bf16.
   for (const float x : {256.0f, 1.0f}) {
     accelerator.backward(net(torch::full({1, 1}, x)).sum());
   }
@@ -185,7 +186,7 @@ TEST(MasterWeights, AreClippedByTheStepOfAdamItself) {
     for (const double limit : {2.5, 0.125, 100.0}) {
       for (int64_t i = 0; i < num_steps; ++i) {
         const auto window = c.accelerator.accumulate(c.net);
-        c.backward(); // Of which a window takes the mean.
+        c.backward(); // averaged over the accumulation
         const double norm = c.clip(limit);
         EXPECT_EQ(std::isnan(norm), i + 1 < num_steps);
         opt.step();
@@ -193,10 +194,10 @@ TEST(MasterWeights, AreClippedByTheStepOfAdamItself) {
           continue;
         }
         EXPECT_EQ(norm, 5);
-        // Nobody has passed over the gradients.
+        // Gradients have not been modified.
         EXPECT_EQ(c.master(adamw, 0).grad().item<float>(), 3);
         EXPECT_EQ(c.master(adamw, 1).grad().item<float>(), 4);
-        opt.step(); // Once more with the same gradients.
+        opt.step(); // again with the same gradients
         opt.zero_grad();
       }
       by_hand[0].mutable_grad() = torch::full({1, 1}, 3.0f);
@@ -205,7 +206,7 @@ TEST(MasterWeights, AreClippedByTheStepOfAdamItself) {
       alone.step();
       alone.step();
       for (size_t i = 0; i < 2; ++i) {
-        // Torch's coefficient is computed by the host in double precision.
+        // The host computes torch's coefficient in double precision.
         EXPECT_TRUE(torch::allclose(
             c.master(adamw, i), by_hand[i], /*rtol=*/3e-7, /*atol=*/0))
             << limit;
@@ -225,7 +226,7 @@ TEST(MasterWeights, AreClippedForOtherReadersOfGradients) {
     EXPECT_EQ(c.clip(2.5), 5);
     change(c);
     opt.step();
-    // 1e-6 stands beside the norm.
+    // 1e-6 is added to the norm.
     EXPECT_NEAR(c.master(sgd, 0).template item<double>(), 1 - weight, 2e-6);
     EXPECT_NEAR(c.master(sgd, 1).template item<double>(), 1 - bias, 2e-6);
   };
@@ -245,7 +246,7 @@ TEST(MasterWeights, AreClippedForOtherReadersOfGradients) {
       },
       1.5,
       0.5);
-  // A state that is loaded has its own gradients.
+  // A loaded state has its own gradients.
   expect(
       [](Clipped& c) {
         const auto saved = testing::copy_of(c.accelerator.state().state_dict());
@@ -266,7 +267,7 @@ TEST(MasterWeights, AreClippedForTwoOptimizers) {
     c.clip(2.5);
     opt1.step();
     opt1.zero_grad(is_dropped);
-    c.backward(); // Adds to the bias' alone.
+    c.backward(); // accumulates only into the bias'
     EXPECT_EQ(c.master(first, 0).grad().item<float>(), 3);
     EXPECT_NEAR(c.master(second, 0).grad().item<float>(), 6, 2e-6);
     opt2.step();
@@ -294,7 +295,7 @@ TEST(MasterWeights, ShowClippedGradientsBeforeOtherSteps) {
   c.backward();
   EXPECT_EQ(c.clip(2.5), 5);
   EXPECT_NEAR(c.master(sgd, 0).grad().item<double>(), 1.5, 2e-6);
-  // Torch's own clips what it sees: half of it is left.
+  // Torch's own function clips what it sees: half of it remains.
   torch::nn::utils::clip_grad_norm_(sgd.param_groups()[0].params(), 1.25);
   opt.step();
   EXPECT_NEAR(c.master(sgd, 0).item<double>(), 0.25, 2e-6);
@@ -316,7 +317,7 @@ TEST(MasterWeights, AreNotMultipliedIfTheGradientWasReplaced) {
   opt.step();
   alone.step();
   for (size_t i = 0; i < 2; ++i) {
-    // 1e-6 stands beside the norm.
+    // 1e-6 is added to the norm.
     EXPECT_NEAR(
         c.master(adam, i).item<double>(), by_hand[i].item<double>(), 1e-7);
   }
@@ -333,7 +334,8 @@ TEST_P(MasterWeightsInWindows, AccumulateBeforeSynchronisation) {
     Clipped c(options);
     optim::SGD sgd(c.model->parameters(), {.lr = 1});
     auto opt = c.accelerator.prepare(sgd);
-    // Their mean over ranks and micro-batches is 1, in numbers that bf16 has.
+    // Their mean over ranks and micro-batches is 1, with values that bf16 can
+    // represent.
     const std::vector<double> scales[] = {{1, 0.5, 0.5}, {2, 1.5, 0.5}};
     for (int update = 1; update <= 2; ++update) {
       for (const double scale : scales[group.rank()]) {
@@ -352,7 +354,7 @@ TEST_P(MasterWeightsInWindows, AccumulateBeforeSynchronisation) {
           EXPECT_EQ(gradient.abs().max().item<float>(), 0);
           place = gradient.const_data_ptr();
         } else if (place != nullptr) {
-          // Where steps that are replayed add to it.
+          // Where replayed steps accumulate.
           EXPECT_EQ(gradient.const_data_ptr(), place);
         }
       }
@@ -378,8 +380,8 @@ TEST(MasterWeights, AreClippedOnAllRanksAlike) {
 }
 
 TEST(MasterWeights, ForgetGradientsAsTheModelDoes) {
-  // Gradients are forgotten by the prepared optimizer, the model, and the
-  // optimizer that was prepared.
+  // Gradients are cleared by the prepared optimizer, the model, and the
+  // original optimizer.
   for (const int way : {0, 1, 2}) {
     torch::nn::Linear model(torch::nn::LinearOptions(1, 1).bias(false));
     model->weight.detach().fill_(1);
@@ -408,7 +410,7 @@ TEST(MasterWeights, KeepStepsThatAreTooSmallForBf16) {
   optim::SGD sgd(model->parameters(), {.lr = 0.001});
   Accelerator accelerator(with_masters());
   auto [net, opt] = accelerator.prepare(model, sgd);
-  // Of 1, bf16 knows no neighbour below 1 - 1/256.
+  // The largest bf16 number below 1 is 1 - 1/256.
   for (int step = 0; step < 10; ++step) {
     accelerator.backward(net(torch::ones({1, 1})).sum());
     opt.step();
@@ -445,8 +447,8 @@ TEST(MasterWeights, AccumulateInFp32) {
       -257);
 }
 
-/// Three micro-batches a window. Without batch norm, whose statistics are
-/// buffers in fp32 that torch does not take beside weights in bf16.
+/// Three micro-batches per update. Without batch norm, whose fp32 statistics
+/// torch does not accept together with bf16 weights.
 struct Windows {
   Windows()
       : accelerator(with_masters(3)),

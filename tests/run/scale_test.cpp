@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fp16 scale around steps that are left out, late or of several optimizers.
-// Every loss is sum(w * x), whose gradient by w is x, so that what an optimizer
-// sees is known exactly.
+// The fp16 scale if steps are skipped, late or of several optimizers. Every
+// loss is sum(w * x), whose gradient by w is x, so that the gradients that an
+// optimizer sees are known exactly.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -65,7 +65,7 @@ TEST(Scale, ASkippedStepWithoutGradientsIsForgotten) {
   const auto optimizer = run.optimizer_of(w);
   run.backward((3 * w).sum());
   optimizer->unscale();
-  // `model.zero_grad()`, of which the optimizer hears nothing.
+  // `model.zero_grad()`, which the optimizer does not notice.
   w.mutable_grad() = Tensor();
   run.backward((5 * w).sum());
   optimizer->step();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The registry of a run: stop anywhere, make everything anew, load, go on. What
-// comes is compared bit for bit with the run that did not stop.
+// The registry of a run: stop anywhere, create everything again, load,
+// continue. The rest is compared bit for bit with an uninterrupted run.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -20,8 +20,8 @@ class StateOfARun : public ::testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(Weighted, StateOfARun, ::testing::Bool());
 
 TEST_P(StateOfARun, ResumesBitForBitFromEveryMicroBatch) {
-  // One rank: 22 micro-batches an epoch, so that windows end at every third and
-  // at the end of the epoch.
+  // One rank: 22 micro-batches per epoch, so that updates come after every
+  // third and at the end of the epoch.
   for (const int64_t save_at : {1, 2, 3, 7, 21, 22, 23, 30}) {
     torch::manual_seed(1);
     Training whole({}, GetParam());
@@ -115,7 +115,7 @@ TEST(Rollback, DropsGradientsThatWereNotStepped) {
           OneWeight run(options, num_steps);
           const auto saved =
               testing::copy_of(run.accelerator.state().state_dict());
-          // In the middle of a window, and at its end, clipped or not.
+          // During an accumulation, and at its end, clipped or not.
           for (int num_done = 1; num_done <= num_steps; ++num_done) {
             for (const bool clips : {false, true}) {
               for (int i = 0; i < num_done; ++i) {
@@ -226,7 +226,7 @@ TEST(StateRegistry, ReportsAllMismatchesBeforeLoading) {
       ThrowsMessage<UsageError>(HasSubstr("without dots")));
 }
 
-/// Takes nobody's state.
+/// Rejects any state.
 struct Picky final : Stateful {
   StateDict state_dict() const override {
     StateDict state;

@@ -47,7 +47,7 @@ inline auto data() {
   return TensorDataset({x, x.sum(1, true)});
 }
 
-/// Everything that a run is made of.
+/// All objects of a run.
 struct Training {
   /// Ranks that are threads share a generator, and have no dropout.
   Training(ProcessGroup group, bool weighted)
@@ -103,7 +103,7 @@ struct Training {
     }
   }
 
-  /// The same; saves in the loop, behind the last micro-batch.
+  /// As above; saves in the loop, after the last micro-batch.
   void run_and_save(
       int64_t end,
       const std::filesystem::path& folder,
