@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why a file is refused, as a letter.
+// The cause for which a file is rejected, as a letter.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 namespace accelerate::testing {
 
 /// The letters of tools/make_safetensors_reference.py for the Rust library's
-/// causes, which calls an unknown dtype "invalid JSON" too; 'D' for a name that
-/// is there twice; '.' for a file that is accepted.
+/// causes, which also calls an unknown dtype "invalid JSON"; 'D' for a
+/// duplicate name; '.' for an accepted file.
 inline char cause_of(const std::string& file) {
   using namespace safetensors;
   try {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models in several files, beside Hugging Face's.
+// Models in several files, compared with Hugging Face's.
 #include <gmock/gmock.h>
 
 #include <fstream>
@@ -142,7 +142,7 @@ TEST(SafetensorsIndex, RemovesWhatAnEarlierSaveLeft) {
 
 TEST(SafetensorsIndex, SaysWhichOldFileItCannotRemove) {
   TempDir folder;
-  // A folder that is not empty stays, whoever asks.
+  // A folder that is not empty is kept in any case.
   fs::create_directories(folder.path() / "model-00001-of-00002.safetensors/x");
   try {
     save_sharded(folder.path(), {});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks oracle.py, where a Python with the packages is at hand.
+// Calls oracle.py, if a Python with the packages is available.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 
 namespace accelerate::testing {
 
-/// Skips the test where no Python oracle is at hand.
+/// Skips the test if no Python oracle is available.
 #define NEEDS_ORACLE()                                               \
   if (std::getenv("ACCELERATE_ORACLE_PYTHON") == nullptr) {          \
     GTEST_SKIP() << "ACCELERATE_ORACLE_PYTHON is not set; it names " \

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Python package `safetensors` beside us, on random files.
+// Compared with the Python package `safetensors`, on random files.
 #include <gmock/gmock.h>
 
 #include <map>
@@ -155,7 +155,7 @@ TEST(SafetensorsOracle, RustAgreesOnThousandsOfDamagedFiles) {
   for (std::size_t i = 0; i < ours.size(); ++i) {
     ++seen[ours[i]];
     if (ours[i] != theirs[i] && ours[i] != 'D') { // Rust keeps one of the two.
-      // Two tensors at the same place: Rust looks at them in a random order.
+      // Two tensors at the same offset: Rust checks them in random order.
       const std::vector<std::string> again(50, files[i]);
       ASSERT_THAT(rust_causes(again), HasSubstr(ours.substr(i, 1)))
           << files[i].substr(8);

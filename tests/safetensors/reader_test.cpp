@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of the Python library, and everything that must be refused.
+// Files of the Python library, and everything that must be rejected.
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
@@ -135,7 +135,7 @@ TEST(SafetensorsReader, RefusesMalformedHeadersWithTheRightCause) {
       {two("[0,4]", "[0,4]"), 'O'},
       {two("[0,4]", "[5,9]"), 'O'}, // Gap.
       {two("[1,5]", "[5,9]"), 'O'}, // Does not begin at 0.
-      {two("[0,4]", "[8,4]"), 'O'}, // Backwards.
+      {two("[0,4]", "[8,4]"), 'O'}, // decreasing
       {tensor(R"("dtype":"F32","shape":[1],"data_offsets":[0,4])"), 'I'},
       {tensor(R"("dtype":"F32","shape":[4],"data_offsets":[0,16])"), 'I'},
       {tensor(R"("dtype":"F32","shape":[3],"data_offsets":[0,8])"), 'T'},
@@ -189,7 +189,7 @@ TEST(SafetensorsReader, RejectsADuplicateName) {
       R"("t":{"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
   EXPECT_EQ(cause_of(file_text('{' + entry + '}')), '.');
   EXPECT_EQ(cause_of(file_text('{' + entry + ',' + entry + '}')), 'D');
-  // The same name written in another way.
+  // The same name with another escape.
   const std::string other =
       R"("\u0074":{"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
   EXPECT_EQ(cause_of(file_text('{' + entry + ',' + other + '}')), 'D');

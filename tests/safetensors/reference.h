@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors whose bytes tools/make_safetensors_reference.py makes in the same
-// way.
+// Tensors with the same bytes as in tools/make_safetensors_reference.py.
 #pragma once
 
 #include <cstdint>

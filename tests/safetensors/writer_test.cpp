@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Python library's bytes, and files that are whole or not there.
+// The Python library's bytes, and atomic writing.
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -157,7 +157,7 @@ TEST(SafetensorsWriter, LeavesTheMappingsOfAnOldFileAlone) {
   const File file(path);
   write_file(path, {}); // Much shorter.
   EXPECT_EQ(text_of(file.tensor("t").data), text_of(first.views()[0].data));
-  // A file can be written over itself.
+  // A file can be replaced by itself.
   write_file(path, file.tensors());
   EXPECT_EQ(
       text_of(File(path).tensor("t").data), text_of(first.views()[0].data));
@@ -200,8 +200,8 @@ TEST(SafetensorsWriter, ReportsWhereItCannotWriteAndWhatToDo) {
   }
 }
 
-// Runs `body` in a child that may write files of at most `limit` bytes: what a
-// full disk looks like to one process. Returns its exit code.
+// Runs `body` in a child that may write files of at most `limit` bytes, which
+// simulates a full disk for one process. Returns its exit code.
 int with_file_limit(rlim_t limit, const std::function<int()>& body) {
   const pid_t child = fork();
   if (child == 0) {
