@@ -14,7 +14,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// 70 numbers, and 4 frequencies that are kept twice: (70 + 8) * 4 = 312 bytes.
+// 70 elements, and 4 frequencies that are stored twice: (70 + 8) * 4 = 312
+// bytes.
 TEST(ModelSizes, CountInFloat32WhateverTheFileHolds) {
   for (const auto& [dtype, element] :
        {std::pair{Dtype::kF32, 4}, {Dtype::kBF16, 2}, {Dtype::kF64, 8}}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model folder whose sizes can be worked out by hand.
+// A model folder whose sizes can be computed by hand.
 #pragma once
 
 #include "accelerate/safetensors_index.h"
@@ -7,7 +7,7 @@
 
 namespace accelerate::testing {
 
-/// Two Llama layers of 24 numbers each, an embedding of 20, a norm of 2.
+/// Two Llama layers of 24 elements each, an embedding of 20, a norm of 2.
 inline std::filesystem::path write_llama(
     const TempDir& folder,
     safetensors::Dtype dtype,
