@@ -42,7 +42,7 @@ void save(
   writer.commit(manifest);
 }
 
-/// What a rank loads that needs `pieces`; the whole if it is nothing.
+/// What a rank loads that needs `pieces`; the whole if it is empty.
 at::Tensor load(
     const std::filesystem::path& folder,
     const std::optional<TensorPieces>& pieces) {
@@ -93,7 +93,7 @@ std::map<std::string, std::vector<TensorPieces>> layouts() {
   const auto columns = [](int64_t begin, int64_t size) {
     return box({0, begin}, {12, size});
   };
-  // ZeRO over columns: each half of the columns is cut flat.
+  // ZeRO over columns: each half of the columns is split flat.
   const auto half_of = [&](int64_t rank, int64_t begin, int64_t count) {
     auto pieces = columns(3 * rank, 3);
     pieces.front().begin = begin;
@@ -112,7 +112,7 @@ std::map<std::string, std::vector<TensorPieces>> layouts() {
         half_of(0, 20, 16),
         half_of(1, 0, 20),
         half_of(1, 20, 16)}},
-      // The second replica has what the first has; one rank has nothing.
+      // The second replica has the same as the first; one rank has nothing.
       {"replicas", {columns(0, 6), columns(0, 6), {}}}};
 }
 

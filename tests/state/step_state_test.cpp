@@ -35,7 +35,7 @@ TEST(BatchFacts, CountsRowsThatStandForSamples) {
   EXPECT_TRUE(filled.mixes_repeats(7));
   EXPECT_FALSE(filled.mixes_repeats(8));
   EXPECT_FALSE(filled.stands_for_full(8));
-  // A short batch, whose loss was repeated as often as a full one has samples.
+  // A short batch, whose loss was repeated for the samples of a full one.
   const BatchFacts last{.num_samples = 5, .num_real = 4, .full_size = 8};
   EXPECT_EQ(last.num_real_of(5), 4);
   EXPECT_EQ(last.num_real_of(8), 8);
