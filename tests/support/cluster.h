@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Machines for tests: network namespaces on one bridge.
+// Simulated machines: network namespaces on one bridge.
 #pragma once
 
 #include <memory>
@@ -10,12 +10,12 @@
 
 namespace accelerate::testing {
 
-/// Runs a shell command and returns its exit code; output is dropped.
+/// Runs a shell command and returns its exit code; discards the output.
 int shell(const std::string& command);
 
 /// `count` hosts with their own network, host name (node0, node1, ...) and
-/// address (10.77.0.1, ...), which see each other by name and by address.
-/// Everything is removed with the object. Needs root.
+/// address (10.77.0.1, ...), which can reach each other by name and by address.
+/// Everything is removed by the destructor. Needs root.
 class Cluster {
  public:
   explicit Cluster(int count);
@@ -23,7 +23,7 @@ class Cluster {
   Cluster(const Cluster&) = delete;
   Cluster& operator=(const Cluster&) = delete;
 
-  /// Empty where hosts can be made here; else the reason, for GTEST_SKIP.
+  /// Empty if hosts can be created here; else the reason, for GTEST_SKIP.
   static std::string why_not();
 
   std::string address(int host) const;
@@ -33,9 +33,9 @@ class Cluster {
       int host,
       std::vector<std::string> command,
       std::map<std::string, std::string> variables = {}) const;
-  /// Pulls the host's cable.
+  /// Disconnects the host.
   void cut(int host) const;
-  /// Puts it in again.
+  /// Reconnects it.
   void mend(int host) const;
 
  private:
@@ -44,9 +44,9 @@ class Cluster {
   int count_;
 };
 
-/// Living processes whose environment holds `NAME=value`.
+/// Living processes whose environment contains `NAME=value`.
 std::vector<pid_t> processes_with(const std::string& variable);
-/// Living workers among them: what a launcher gave a rank.
+/// Living workers among them, to which a launcher has given a rank.
 std::vector<pid_t> workers_with(const std::string& variable);
 
 } // namespace accelerate::testing

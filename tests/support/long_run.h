@@ -5,8 +5,8 @@
 
 namespace accelerate::testing {
 
-/// Whether `./dev test long` runs: what a test does over and over, it does as
-/// often as it takes then, and a few times otherwise.
+/// Whether `./dev test long` runs: tests repeat things in full then, and a few
+/// times otherwise.
 inline bool is_long_run() {
   return std::getenv("ACCELERATE_TEST_LONG") != nullptr;
 }

@@ -20,7 +20,7 @@ std::string symbol(int character) {
   return text;
 }
 
-// Its own: the package that has others may be missing.
+// Its own definition, because the package with others may be missing.
 std::string ascii_characters() {
   std::string text =
       "<code_set_name> OTHER\n<comment_char> %\n<escape_char> /\nCHARMAP\n";
@@ -43,7 +43,7 @@ std::string characters_of(const char* name, int (*is_inside)(int)) {
   return text + "\n";
 }
 
-// Pairs of a character and what it becomes, but for `i` and `I`.
+// Pairs of a character and its other case, except for `i` and `I`.
 std::string mapping(const char* name, int (*changed)(int)) {
   std::string text = name;
   for (int c = 0; c < 128; ++c) {
@@ -76,7 +76,7 @@ std::string definition() {
 } // namespace
 
 OtherLocale::OtherLocale() {
-  // It warns of the categories that are not there, which is no error.
+  // It warns about missing categories, which is not an error.
   const auto made = run_process(
       {"/usr/bin/localedef",
        "--force",

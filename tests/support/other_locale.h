@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A locale in which numbers and letters are not those of C.
+// A locale with other numbers and letters than C.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace accelerate::testing {
 
-/// The locale of this process as long as the object lives: a comma is the
-/// decimal point, as in German, and `i` and `I` have no other case among the
-/// characters of one byte, as in Turkish. It is made by Debian's localedef.
+/// The locale of this process during the object's lifetime: the decimal point
+/// is a comma, as in German, and `i` and `I` have no single-byte other case, as
+/// in Turkish. Created with Debian's localedef.
 class OtherLocale {
  public:
   OtherLocale();

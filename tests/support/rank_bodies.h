@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One piece of test code run by several ranks: as threads or as processes.
+// Test code run by several ranks: as threads or as processes.
 #pragma once
 
 #include <filesystem>
@@ -15,7 +15,7 @@
 
 namespace accelerate::testing {
 
-/// What one rank does; the text it returns is what the test looks at.
+/// The code of one rank; the test checks the text it returns.
 using RankBody = std::function<std::string(const AcceleratorOptions&)>;
 
 /// Registers a body under a name, before `main`:
@@ -47,11 +47,11 @@ ProcessResult launch_body(
     const std::string& name,
     const Variables& variables = {});
 
-/// In a process of a launched body: a folder that its ranks share, which goes
-/// when they have ended.
+/// In a process of a launched body: a folder that its ranks share, removed when
+/// they have ended.
 std::optional<std::filesystem::path> folder_of_ranks();
 
-/// Floats as text that reads back to the same bits, and back.
+/// Floats as text that reads back to the same bits, and the reverse.
 std::string to_text(const at::Tensor& tensor);
 at::Tensor from_text(const std::string& text);
 
