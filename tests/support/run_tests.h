@@ -5,8 +5,8 @@
 
 namespace accelerate::testing {
 
-/// Runs all tests: 0 where they pass, 1 where one fails, and 77, which CTest
-/// shows as skipped, where all of them were skipped.
+/// Runs all tests: returns 0 if they pass, 1 if one fails, and 77, which CTest
+/// shows as skipped, if all of them were skipped.
 inline int run_tests() {
   const int result = RUN_ALL_TESTS();
   const auto& tests = *::testing::UnitTest::GetInstance();

@@ -20,7 +20,7 @@ struct CopyValue {
   }
 };
 
-/// The values as they are now: tensors of a `StateDict` are shared.
+/// The current values: tensors of a `StateDict` are shared.
 inline StateDict copy_of(const StateDict& state) {
   StateDict copy;
   for (const auto& [name, value] : state) {

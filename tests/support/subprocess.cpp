@@ -37,7 +37,7 @@ Subprocess::Subprocess(
     dup2(open(out.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600), STDOUT_FILENO);
     dup2(open(err.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600), STDERR_FILENO);
     // LeakSanitizer takes seconds at the end of each process, and fails inside
-    // of a PID namespace; what tests call directly is looked at.
+    // a PID namespace; code that tests call directly is checked.
     setenv("ASAN_OPTIONS", "detect_leaks=0", /*overwrite=*/0);
     for (const auto& [name, value] : variables) {
       setenv(name.c_str(), value.c_str(), 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Real child processes for tests, bounded in time.
+// Child processes for tests, with time limits.
 #pragma once
 
 #include <sys/types.h>
@@ -15,15 +15,15 @@
 namespace accelerate::testing {
 
 struct ProcessResult {
-  /// The exit code, or 128 + n where signal n ended the process.
+  /// The exit code, or 128 + n if signal n ended the process.
   int exit_code = -1;
   std::string out;
   std::string err;
   std::chrono::milliseconds duration{0};
 };
 
-/// A child process whose output goes to files, so that it never blocks. Killed
-/// with its process group when the object goes.
+/// A child process whose output goes to files, so that it never blocks. The
+/// destructor kills it with its process group.
 class Subprocess {
  public:
   Subprocess(
@@ -37,7 +37,7 @@ class Subprocess {
   void send(int signal) const;
   /// Waits for the end; kills the process after `limit` and returns 128 + 9.
   ProcessResult wait(std::chrono::seconds limit = std::chrono::seconds(60));
-  /// What it has written so far.
+  /// Its output so far.
   std::string out() const { return read_file(output_.path() / "out"); }
   std::string err() const { return read_file(output_.path() / "err"); }
 
@@ -54,12 +54,11 @@ ProcessResult run_process(
     std::map<std::string, std::string> variables = {},
     std::chrono::seconds limit = std::chrono::seconds(60));
 
-/// How long a test waits for what must come, on a machine with other work: an
-/// end, not a measure.
+/// How long a test waits on a busy machine: an upper bound, not a measurement.
 inline constexpr std::chrono::seconds kLimit{120};
 
-/// Asks `condition` every few milliseconds until it holds or `limit` is over;
-/// returns whether it held.
+/// Evaluates `condition` every few milliseconds until it holds or `limit` is
+/// over; returns whether it held.
 template <class Condition>
 bool eventually(
     Condition condition,

@@ -20,7 +20,7 @@ TempDir::TempDir() {
   path_ = pattern;
 }
 
-// Not by remove_all: beside libtorch.so it is torch's, which crashes.
+// Not remove_all: with libtorch.so it is torch's, which crashes.
 TempDir::~TempDir() {
   constexpr int kOpenFolders = 16;
   nftw(

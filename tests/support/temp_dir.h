@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A folder that lives as long as its object.
+// A folder that exists as long as its object.
 #pragma once
 
 #include <filesystem>

@@ -26,7 +26,7 @@ Terminal::Terminal(
   pid_ = fork();
   if (pid_ == 0) {
     close(master_);
-    login_tty(slave_); // A session of its own, with this as its terminal.
+    login_tty(slave_); // a new session with this as its terminal
     for (const auto& [name, value] : variables) {
       setenv(name.c_str(), value.c_str(), 1);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program on a pseudo-terminal of its own, driven key by key.
+// A program on a pseudo-terminal, driven key by key.
 #pragma once
 
 #include <sys/types.h>
@@ -21,24 +21,26 @@ class Terminal {
   Terminal(
       std::vector<std::string> command,
       const std::map<std::string, std::string>& variables);
-  /// Kills what is left.
+  /// Kills a running program.
   ~Terminal();
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
 
-  /// Waits until `text` was shown after what earlier calls waited for; false
-  /// where it does not come within two minutes.
+  /// Waits until `text` was shown after what earlier calls waited for; false if
+  /// that takes more than two minutes.
   bool shows(const std::string& text);
   void type(const std::string& keys) const;
   /// Waits for `question`, then types `keys`.
   bool answer(const std::string& question, const std::string& keys);
   void send(int signal) const;
-  /// The window is closed, the line is cut: nothing is shown any more.
+  /// Closes the window and disconnects: nothing is shown any more.
   void hang_up();
-  /// The exit code, or 128 + n for signal n; kills it after two minutes.
+  /// The exit code, or 128 + n for signal n; kills the program after two
+  /// minutes.
   int wait();
 
-  /// Echo and line editing on, cursor visible: as before the program ran.
+  /// Whether echo and line editing are on and the cursor is visible, as before
+  /// the program ran.
   bool is_restored() const;
   const std::string& shown() const { return shown_; }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Environment variables that a test makes up.
+// Environment variables defined by a test.
 #pragma once
 
 #include <map>
