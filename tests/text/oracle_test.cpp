@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Our answers beside those of the Python package, on large inputs.
+// Our results compared with those of the Python package, on large inputs.
 #include <gtest/gtest.h>
 
 #include "support/long_run.h"
@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A tokenizer for each name: the real MiniLM, the others trained on the spot.
+// A tokenizer for each name: the real MiniLM, and others trained here.
 class TokenizerOracle : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
@@ -30,7 +30,7 @@ class TokenizerOracle : public ::testing::TestWithParam<const char*> {
       const auto encodings = tokenizer_->encode_batch(inputs, job_options(job));
       ASSERT_LE(inputs.size(), static_cast<size_t>(answers.end() - answer));
       for (size_t i = 0; i < inputs.size(); ++i, ++answer) {
-        // Parts that overflow repeat some of one another in the package.
+        // In the package, overflowing parts repeat parts of each other.
         for (Encoding& part : answer->encoding.overflowing) {
           part.overflowing.clear();
         }
@@ -76,7 +76,7 @@ nlohmann::json whole(const std::vector<std::string>& texts) {
   return {{"inputs", texts}, {"truncation", nullptr}, {"padding", nullptr}};
 }
 
-// Of texts, and of stretches of Unicode.
+// For texts, and for ranges of Unicode.
 size_t step() {
   return is_long_run() ? 1 : 8;
 }
@@ -96,7 +96,7 @@ TEST_P(TokenizerOracle, AgreesOnRandomUnicodeAndHardCases) {
 
 TEST_P(TokenizerOracle, AgreesOnEveryCodePoint) {
   if (GetParam() == std::string("roberta")) {
-    return; // The same two steps as gpt2.
+    return; // the same two steps as gpt2
   }
   size_t num_different = 0;
   const auto answers = oracle_unicode(file_, step());
@@ -114,7 +114,7 @@ TEST_P(TokenizerOracle, AgreesOnEveryCodePoint) {
 
 // Pairs with every kind of truncation and padding.
 TEST_P(TokenizerOracle, AgreesOnPairsTruncationAndPadding) {
-  // What overflows of two long texts is very long.
+  // Two long texts have very many overflowing parts.
   std::vector<std::string> texts;
   for (const char* kind : {"hard", "fortunes"}) {
     for (const std::string& text : oracle_corpus(kind)) {
@@ -179,7 +179,7 @@ TEST_P(TokenizerOracle, AgreesOnCuttingOneTextOfAPair) {
   expect_equal(jobs);
 }
 
-// What the file itself says about truncation and padding.
+// The file's own settings for truncation and padding.
 TEST_P(TokenizerOracle, AgreesWithTheSettingsOfTheFile) {
   const auto& texts = oracle_corpus("fortunes");
   std::vector<nlohmann::json> jobs(1);

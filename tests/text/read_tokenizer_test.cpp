@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a tokenizer.json may not say, and how it is told.
+// Invalid contents of a tokenizer.json, and their errors.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small tokenizers with answers that the Python package gave
+// Small tokenizers with results of the Python package
 // (tools/make_tokenizer_reference.py).
 #include <gtest/gtest.h>
 
