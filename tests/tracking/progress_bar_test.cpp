@@ -77,7 +77,7 @@ TEST(ProgressBar, OfManyBytesIsStillOneRow) {
     print_line(out, "above");
     bar.update(2);
   }
-  // Going up would take a line that is not the bar's.
+  // Moving up would overwrite a line that is not the bar's.
   EXPECT_EQ(out.str().find('A'), std::string::npos) << out.str();
 }
 
@@ -99,8 +99,8 @@ TEST(ProgressBar, DrawsNothingIfDisabledOrNotOnATerminal) {
   EXPECT_THAT(out.str(), IsEmpty());
 }
 
-/// What a terminal of this width shows of the bytes: a screen of rows, as
-/// cursor movements, carriage returns and erasures leave it.
+/// What a terminal of this width shows after these bytes: rows with the effects
+/// of cursor movements, carriage returns and erasures.
 std::vector<std::string> shown_by(const std::string& bytes, size_t columns) {
   std::vector<std::string> rows(1);
   size_t row = 0;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run that is killed and gone on with, for read_back.py:
+// A run that is killed and resumed, for read_back.py:
 //
 //     track_run FOLDER first|again TRACKER...
 //
 // The first start logs steps 0 to 4 and dies; its state is that of a checkpoint
-// after step 2. The second goes on from there to step 5.
+// after step
+// 2. The second resumes from there up to step 5.
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
@@ -95,7 +96,7 @@ int main(int argc, char** argv) {
       save(trackers, folder + "/state");
     }
   }
-  // Trackers that send must have sent before a process dies.
+  // Trackers must have sent everything before the process dies.
   trackers.get(options.log_with.front().name());
   save(trackers, folder + "/state_of_the_end");
   std::_Exit(0);

@@ -232,7 +232,7 @@ TEST(Trackers, OfTwoRunsDoNotShareAFolder) {
             HasSubstr("of this process already writes to")));
   }
   const auto beside = make("sea");
-  // A place that was refused is not taken, and one that is left is free.
+  // A rejected folder is not claimed, and a folder is released by a move.
   auto moved = std::move(first);
   moved.finish();
   auto second = make("sky");
@@ -293,8 +293,8 @@ TEST(Trackers, AreInactiveOnOtherProcesses) {
   nobody.get("tensorboard").log({{"a", 1}}, 1);
 }
 
-/// Files of this process may not grow beyond a size while it lives, as on a
-/// disk that is full.
+/// Limits the size of this process's files during its lifetime, like a full
+/// disk.
 class SmallFiles {
  public:
   explicit SmallFiles(rlim_t size) {
@@ -317,7 +317,7 @@ class SmallFiles {
 TEST(Trackers, AFullDiskLosesWholePiecesAndIsReportedOnce) {
   const TempDir folder;
   const auto run = folder.path() / "sky";
-  // Not into a file, which may not grow either.
+  // Not into a file, which is also limited.
   std::ostringstream captured;
   auto* const before = std::cerr.rdbuf(captured.rdbuf());
   {
@@ -356,7 +356,7 @@ TEST(Trackers, AFullDiskLosesWholePiecesAndIsReportedOnce) {
     EXPECT_EQ(std::count(row.begin(), row.end(), ','), 3) << row;
   }
   EXPECT_THAT(rows, HasSubstr(",after,2\n"));
-  // Records of the format, one behind the other, to the end of the file.
+  // Valid records up to the end of the file.
   for (const auto& entry : std::filesystem::directory_iterator(run)) {
     const auto bytes = read_file(entry.path());
     if (entry.path().filename().string().find("tfevents") ==
