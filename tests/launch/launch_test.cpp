@@ -410,6 +410,8 @@ TEST(Launch, PassesEmptyArgumentsOn) {
        "--given="});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("--given= 1\n"));
+  EXPECT_THAT(
+      result.err, HasSubstr("--log_dir is empty, so no log files are written"));
 }
 
 TEST(Launch, TakesAnyProgramBehindTheMark) {
@@ -515,8 +517,8 @@ TEST(Launch, SaysThatAPortNeedsRights) {
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(
       refused.err,
-      HasSubstr("is not allowed for this user (Permission denied); give every "
-                "machine another --main_process_port\n"));
+      HasSubstr("is not allowed for this user (Permission denied); pass "
+                "another --main_process_port on every machine\n"));
 }
 
 TEST(Launch, ChecksThatTheWorkersCanBeStarted) {

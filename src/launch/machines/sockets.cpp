@@ -51,7 +51,7 @@ Place place_of(const std::string& address, int port) {
         port_problem(port, cause),
         "; ",
         cause == EADDRINUSE ? "stop it, or pass" : "pass",
-        " every machine another --main_process_port"));
+        " another --main_process_port on every machine"));
   }
   throw ConfigError(str_cat(
       "[launch] machine 0 cannot listen on ",
