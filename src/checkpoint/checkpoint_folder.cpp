@@ -504,6 +504,20 @@ void CheckpointReader::check_parts() const {
     if (!(needs_all || is_marked || begun.contains(rank)) || rank_part(rank)) {
       continue;
     }
+    // What says that the rank had begun, if nobody will finish it.
+    std::vector<fs::path> signs;
+    if (!needs_all) {
+      if (begun.contains(rank)) {
+        signs = abandoned_parts(folder_, save_of(manifest_), rank);
+      }
+      if (is_marked && (!begun.contains(rank) || !signs.empty())) {
+        signs.push_back(mark);
+      }
+    }
+    std::string names;
+    for (const auto& sign : signs) {
+      names += str_cat(names.empty() ? "'" : " and '", sign.string(), "'");
+    }
     throw DataError(str_cat(
         "[load_state] The checkpoint '",
         folder_.string(),
@@ -511,10 +525,9 @@ void CheckpointReader::check_parts() const {
         rank,
         needs_all ? " is missing. Load another checkpoint"
                   : " was not finished. Load another checkpoint",
-        is_marked
-            ? str_cat(
-                  ", or delete '", mark.string(), "' to load without that part")
-            : ""));
+        names.empty()
+            ? ""
+            : str_cat(", or delete ", names, " to load without that part")));
   }
 }
 

@@ -428,6 +428,25 @@ std::set<int> ranks_beside(const fs::path& target, const std::string& save) {
   return ranks;
 }
 
+std::vector<fs::path>
+abandoned_parts(const fs::path& target, const std::string& save, int rank) {
+  std::vector<fs::path> found;
+  for (const auto& entry : entries_of(target.parent_path())) {
+    const auto name = parse_stage_name(entry);
+    if (!name || name->rank != rank || name->target != target.filename() ||
+        name->save != save) {
+      continue;
+    }
+    const auto state = try_lock(entry).state;
+    if (state == LockState::kOthers ||
+        (state == LockState::kUnknown && may_run(entry, save))) {
+      return {};
+    }
+    found.push_back(entry);
+  }
+  return found;
+}
+
 UniqueFile make_locked_folder(const fs::path& folder, const fs::path& target) {
   for (int i = 0; i < kMostTries; ++i) {
     make_hidden_folder(folder);

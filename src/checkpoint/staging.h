@@ -81,6 +81,13 @@ std::set<int> ranks_beside(
     const std::filesystem::path& target,
     const std::string& save);
 
+/// Where a rank was writing its part of this save when it was killed; nothing
+/// if it still writes.
+std::vector<std::filesystem::path> abandoned_parts(
+    const std::filesystem::path& target,
+    const std::string& save,
+    int rank);
+
 /// Creates the folder if missing and locks it. Throws `SystemError` if another
 /// process has locked it. Returns an empty file on file systems without locks.
 UniqueFile make_locked_folder(

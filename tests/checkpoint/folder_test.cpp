@@ -27,6 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
 /// The moment of the checkpoint, which all of its files must share.
@@ -298,6 +299,31 @@ TEST(CheckpointFolder, IsIncompleteWithoutPartOfRankThatHadBegun) {
     EXPECT_EQ(missing_part(target), "");
     EXPECT_EQ(names_in(target).size(), 5u) << "no mark is left";
   }
+}
+
+TEST(CheckpointFolder, SaysHowToLoadItWithoutPartOfKilledRank) {
+  const TempDir folder;
+  const auto target = folder.path() / "state";
+  const auto left = folder.path() / ".state.at-1.rank_2.77-1.tmp";
+  const auto mark = target / mark_name(2, 1, "");
+  fs::create_directory(left);
+  save(target, 1);
+  const auto problem = missing_part(target);
+  EXPECT_THAT(
+      problem,
+      HasSubstr(
+          ", or delete '" + left.string() + "' and '" + mark.string() +
+          "' to load it without this part"));
+  fs::remove(mark);
+  EXPECT_THAT(
+      missing_part(target),
+      HasSubstr(", or delete '" + left.string() + "' to"));
+  fs::remove(left);
+  EXPECT_EQ(missing_part(target), "");
+  // Not while the rank may still finish it.
+  const RankPlace place(target, 1, 2);
+  EXPECT_THAT(missing_part(target), HasSubstr("Load another checkpoint"));
+  EXPECT_THAT(missing_part(target), Not(HasSubstr("delete")));
 }
 
 TEST(CheckpointFolder, RotationKeepsPreviousCheckpointOfIncompleteOne) {

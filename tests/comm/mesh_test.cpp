@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Meshes, compared with coordinates computed by hand.
+// The process groups of a mesh. Which rank is where is in mesh_shape_test.cpp.
 #include "accelerate/mesh.h"
 
 #include <gmock/gmock.h>
