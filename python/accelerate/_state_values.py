@@ -20,7 +20,7 @@ import torch
 from accelerate import _C
 from accelerate.errors import DataError, UsageError
 
-_PLAIN = (type(None), bool, int, float, str)
+_PLAIN = frozenset({type(None), bool, int, float, str})
 # Containers by the name they are stored under. Types are preserved, so subclasses do not match.
 _LISTS: dict[str, type] = {
     "list": list,
@@ -121,6 +121,8 @@ class _Encoder:
             return {"tensor": self._put(part)}
         name = _NAMES.get(kind)
         if name in _LISTS:
+            if _PLAIN.issuperset(map(type, part)):  # As the 625 numbers of Python's generator.
+                return {name: list(part)}
             return {name: [self.encode(entry) for entry in part]}
         if name in _DICTS:
             return {name: [[self.encode(key), self.encode(part[key])] for key in part]}
