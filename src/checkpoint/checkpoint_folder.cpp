@@ -527,7 +527,7 @@ void CheckpointReader::check_parts() const {
                   : " was not finished. Load another checkpoint",
         names.empty()
             ? ""
-            : str_cat(", or delete ", names, " to load without that part")));
+            : str_cat(", or delete ", names, " to load it without this part")));
   }
 }
 
