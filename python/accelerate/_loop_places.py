@@ -228,6 +228,12 @@ class PlacedLoader(DataLoader):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """The next loop resumes where the state was saved."""
+        if not {"shared", "own"} <= set(state_dict):
+            raise UsageError(
+                f"[load_state_dict] The state has the keys {list(state_dict)}, so it is not of a "
+                "loader that this package prepared. Load states of torchdata into its own "
+                "StatefulDataLoader, or call skip_first_batches()"
+            )
         self._resumes_on_load = True
         self._load_state(state_dict["shared"])
         self._load_own_state(state_dict["own"])
@@ -354,7 +360,7 @@ class PlacedLoader(DataLoader):
             "num_done": num_left_out + start.num_to_pass * num_per_turn,
             "unit": unit,
             "shuffle": isinstance(sampler, RandomSampler),
-            "num_samples": len(self.dataset) if hasattr(self.dataset, "__len__") else -1,
+            "num_samples": self._num_samples(),
             "world_size": PartialState().num_processes,
             "num_workers": self.num_workers,
             "batch_size": getattr(self._batches, "batch_size", None) or 0,
@@ -368,6 +374,13 @@ class PlacedLoader(DataLoader):
             # The bits of an unsigned number.
             state["seed"] = (sampler.initial_seed + 2**63) % 2**64 - 2**63
         return state
+
+    def _num_samples(self) -> int:
+        """-1 where the data set does not know, which a shard of it finds out by asking."""
+        try:
+            return len(self.dataset)
+        except (TypeError, NotImplementedError):
+            return -1
 
     @staticmethod
     def _split_state(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

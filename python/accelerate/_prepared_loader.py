@@ -108,6 +108,13 @@ class DataLoaderAdapter(PlacedLoader):
         made, arguments, *rest = super().__reduce_ex__(protocol)
         return (_made_by, (made, arguments), *rest)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A loop that is open and its workers stay behind.
+        state = {**vars(self), "_iterator": None}
+        if self._recorded is not None:
+            state["_recorded"] = RecordedIndices(self._recorded.indices)
+        return state
+
     @property
     def base_dataloader(self) -> DataLoader:
         """torch's (or torchdata's) loader of the same batches: those of this process, if it reads

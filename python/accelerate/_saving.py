@@ -18,12 +18,18 @@ from torch.utils.hooks import RemovableHandle
 from accelerate import _C, _checkpoints, _debug, _generators
 from accelerate._processes import Processes
 from accelerate._state_values import ObjectState
-from accelerate.checkpointing import is_original_checkpoint
+from accelerate.checkpointing import is_original_checkpoint, log_loaded, log_saved
 from accelerate.errors import AccelerateError, UsageError
 from accelerate.logging import get_logger
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.prepared_module import context_of
 from accelerate.scheduler import AcceleratedScheduler, state_of, unprepared_schedulers
+from accelerate.utils.constants import (
+    SAFE_WEIGHTS_INDEX_NAME,
+    SAFE_WEIGHTS_NAME,
+    WEIGHTS_INDEX_NAME,
+    WEIGHTS_NAME,
+)
 from accelerate.utils.dataclasses import ProjectConfiguration
 from accelerate.utils.other import save
 
@@ -134,10 +140,12 @@ class Saving(Processes):
             if names is not None:
                 max_bytes = _C.parse_size(str(max_shard_size))
                 self._run.save_model(context, os.fspath(save_directory), max_bytes, names)
+                _log_saved_model(Path(save_directory), max_shard_size, safe_serialization)
                 return
         state = self.get_state_dict(model) if self._is_writer or is_spread else {}
         if self._is_writer:
             _checkpoints.save_model(state, Path(save_directory), max_shard_size, safe_serialization)
+        _log_saved_model(Path(save_directory), max_shard_size, safe_serialization)
 
     def _context_of(self, model: Any) -> _C.ModelContext | None:
         """Also accepts the original module that was prepared."""
@@ -226,11 +234,22 @@ class Saving(Processes):
         if layout is None:
             with self._unprepared_schedulers():
                 _checkpoints.save(self, folder, safe_serialization, asynchronous)
+            if not asynchronous:
+                self._log_saved(folder)
         else:
             _checkpoints.save_as_original(self, folder, safe_serialization)
         self.project_configuration.iteration += 1
         self._mark("checkpoint")
         return folder
+
+    def _log_saved(self, folder: Path) -> None:
+        """What has a file of its own, which state without tensors and shards have not."""
+        for name in self._run.state.names():
+            path = folder / self._parts.weights.get(name, f"{name}.safetensors")
+            kind = name.partition("_")[0]
+            if kind in ("model", "optimizer", "scheduler"):
+                log_saved(kind, path if path.exists() else folder)
+        log_saved("generators", folder)
 
     @contextmanager
     def _unprepared_schedulers(self) -> Iterator[None]:
@@ -323,8 +342,25 @@ class Saving(Processes):
                     load_kwargs or {},
                     load_model_func_kwargs,
                 )
+            log_loaded("scaler" in self._run.state.names())
         else:
             _checkpoints.load_original(
                 self, folder, allow_pickle, load_kwargs or {}, load_model_func_kwargs
             )
         _checkpoints.go_on_counting(self, folder)
+
+
+def _log_saved_model(folder: Path, max_shard_size: int | str, is_safe: bool) -> None:
+    weights, index = (
+        (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME)
+        if is_safe
+        else (WEIGHTS_NAME, WEIGHTS_INDEX_NAME)
+    )
+    if (folder / index).exists():
+        _log.info(
+            f"The model is bigger than the maximum size per checkpoint ({max_shard_size}) and is "
+            "split in checkpoint shards. You can find where each parameters has been saved in the "
+            f"index located at {folder / index}."
+        )
+    else:
+        _log.info(f"Model weights saved in {folder / weights}")

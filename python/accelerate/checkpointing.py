@@ -18,6 +18,7 @@ import torch
 from accelerate import _debug, _files, _generators
 from accelerate._placeholders import placeholders_for
 from accelerate.errors import DataError, UsageError
+from accelerate.logging import get_logger
 from accelerate.state import PartialState
 from accelerate.utils.constants import (
     MODEL_NAME,
@@ -30,11 +31,20 @@ from accelerate.utils.constants import (
 )
 from accelerate.utils.other import load, save
 
+# Programs look for the original's lines, which come from loggers of these names.
+_log = get_logger(__name__)
 # The original's names of this module's generators.
 _GENERATORS = {
     "torch": "torch_manual_seed",
     "python": "random_state",
     "numpy": "numpy_random_seed",
+}
+_SAVED = {
+    "model": "Model weights",
+    "optimizer": "Optimizer state",
+    "scheduler": "Scheduler state",
+    "scaler": "Gradient scaler state",
+    "generators": "Random states",
 }
 
 
@@ -64,29 +74,47 @@ def save_accelerator_state(
     their order depends only on the epoch or on generators."""
     folder = Path(output_dir)
 
-    def write(value: Any, name: str, is_safe: bool = False) -> None:
+    def write(kind: str, value: Any, name: str, is_safe: bool = False) -> None:
         save(value, folder / name, save_on_each_node, is_safe)
+        log_saved(kind, folder / name)
 
     for index, state in enumerate(model_states):
         if safe_serialization:
-            write(state, _numbered(SAFE_MODEL_NAME, index, "safetensors"), True)
+            write("model", state, _numbered(SAFE_MODEL_NAME, index, "safetensors"), True)
         else:
-            write(state, _numbered(MODEL_NAME, index, "bin"))
+            write("model", state, _numbered(MODEL_NAME, index, "bin"))
     for index, optimizer in enumerate(optimizers):
-        write(optimizer.state_dict(), _numbered(OPTIMIZER_NAME, index, "bin"))
+        write("optimizer", optimizer.state_dict(), _numbered(OPTIMIZER_NAME, index, "bin"))
     for index, scheduler in enumerate(schedulers):
-        write(scheduler.state_dict(), _numbered(SCHEDULER_NAME, index, "bin"))
+        write("scheduler", scheduler.state_dict(), _numbered(SCHEDULER_NAME, index, "bin"))
     if scaler is not None:
-        write(scaler.state_dict(), SCALER_NAME)
+        write("scaler", scaler.state_dict(), SCALER_NAME)
     states = {_GENERATORS[kind]: state for kind, state in _generators.take().items()}
     device = PartialState().device
     if device.type != "cpu":
         module = torch.get_device_module(device.type)
         states[f"torch_{device.type}_manual_seed"] = module.get_rng_state_all()
-    _files.save_pickle(
-        {"step": step, **states}, folder / f"{RNG_STATE_NAME}_{process_index}.pkl"
-    )
+    path = folder / f"{RNG_STATE_NAME}_{process_index}.pkl"
+    _files.save_pickle({"step": step, **states}, path)
+    log_saved("generators", path)
     return folder
+
+
+def log_saved(kind: str, path: Path) -> None:
+    _log.info(f"{_SAVED[kind]} saved in {path}")
+
+
+def log_loaded(has_scaler: bool, has_generators: bool = True) -> None:
+    """One line for each kind of state."""
+    for what in ("model weights", "optimizer states", "scheduler states"):
+        _log.info(f"All {what} loaded successfully")
+    _log.info("All dataloader sampler states loaded successfully")
+    if has_scaler:
+        _log.info("GradScaler state loaded successfully")
+    if has_generators:
+        _log.info("All random states loaded successfully")
+    else:
+        _log.info("Could not load random states")
 
 
 def load_accelerator_state(
@@ -167,8 +195,10 @@ def _read_accelerator_state(
                 f"{process_index} keep their current state",
                 stacklevel=4,
             )
+            log_loaded(scaler is not None, has_generators=False)
             return {}
         _put_generators(generators)
+        log_loaded(scaler is not None)
         return {"step": generators["step"]} if "step" in generators else {}
 
     return put

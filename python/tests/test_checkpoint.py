@@ -256,14 +256,31 @@ class Odd:
         return type(other) is Odd
 
 
-def test_saving_and_loading_are_logged_as_the_original_does(make, caplog):
-    accelerator, _, _ = make()
-    with caplog.at_level("INFO", logger="accelerate.accelerator"):
-        accelerator.save_state("state")
+# The original's lines; names of files but the first are ours.
+SAVED = ["Saving current state to {}", "Model weights saved in {}/model.safetensors"]
+SAVED += ["Optimizer state saved in {}", "Random states saved in {}"]
+LOADED = ["Loading states from {}", "All model weights loaded successfully"]
+LOADED += [f"All {kind} states loaded successfully" for kind in ("optimizer", "scheduler")]
+LOADED += ["All dataloader sampler states loaded successfully"]
+LOADED += ["All random states loaded successfully"]
+
+
+@pytest.mark.parametrize("layout", [None, "accelerate"])
+def test_saving_and_loading_are_logged_as_the_original_does(make, caplog, layout):
+    accelerator, model, _ = make()
+    with caplog.at_level("INFO", logger="accelerate"):
+        accelerator.save_state("state", layout=layout)
         accelerator.load_state("state")
-    saving, loading = caplog.messages
-    assert saving.endswith("Saving current state to state")
-    assert loading.endswith("Loading states from state")
+        found = [line.removeprefix("[RANK 0] ") for line in caplog.messages]
+        caplog.clear()
+        accelerator.save_model(model, "whole")
+        accelerator.save_model(model, "shards", max_shard_size=20)
+    expected = [line.format("state") for line in SAVED + LOADED]
+    assert len(found) == len(expected)
+    assert all(line.startswith(start) for line, start in zip(found, expected)), found
+    whole, shards = caplog.messages
+    assert whole.endswith("Model weights saved in whole/model.safetensors")
+    assert shards.endswith("in the index located at shards/model.safetensors.index.json.")
 
 
 def test_registered_objects_come_back_as_they_were(make, tmp_path):

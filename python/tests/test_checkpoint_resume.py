@@ -173,116 +173,155 @@ def test_another_number_of_processes_sees_each_sample_once(tmp_path, seedable):
 
 
 # The loop of the original's examples/complete_nlp_example.py, with the parts that decide on
-# batches: a checkpoint after each of `save` steps, and the way in which it resumes.
+# batches: a whole run with the checkpoints named in `names`, and one that resumes from each.
 EXAMPLE = """
-import json, sys
+import json, os, sys
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration
+from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import set_seed
 from torch.utils.data import DataLoader, TensorDataset
 
 told = json.loads(sys.argv[1])
-accelerator = Accelerator(
-    cpu=True,
-    gradient_accumulation_steps=2,
-    dataloader_config=DataLoaderConfiguration(use_seedable_sampler=told["seedable"]),
-)
-set_seed(42)
-train_dataloader = DataLoader(TensorDataset(torch.arange(24)), batch_size=2, shuffle=True)
-eval_dataloader = DataLoader(TensorDataset(torch.arange(8)), batch_size=2)
-model = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Dropout(0.1), torch.nn.Linear(4, 1))
-optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (step + 1))
-model, optimizer, train_dataloader, eval_dataloader, lr_scheduler = accelerator.prepare(
-    model, optimizer, train_dataloader, eval_dataloader, lr_scheduler
-)
-overall_step = 0
-starting_epoch = 0
-resume_step = None
-if told["resume"] is not None:
-    accelerator.load_state(f"{told['folder']}/step_{told['resume']}")
-    resume_step = told["resume"]
-    starting_epoch = resume_step // len(train_dataloader)
-    resume_step -= starting_epoch * len(train_dataloader)
-seen = []
-for epoch in range(starting_epoch, 2):
-    model.train()
-    active_dataloader = train_dataloader
-    num_passed = 0
-    if told["resume"] is not None and epoch == starting_epoch:
-        overall_step += starting_epoch * len(train_dataloader)
-        if told["way"] == "skip_first_batches":
-            active_dataloader = accelerator.skip_first_batches(train_dataloader, resume_step)
-            overall_step += resume_step
+
+def train(resume_from_checkpoint):
+    AcceleratorState._reset_state()
+    GradientState._reset_state()
+    accelerator = Accelerator(
+        cpu=True,
+        gradient_accumulation_steps=2,
+        dataloader_config=DataLoaderConfiguration(use_seedable_sampler=told["seedable"]),
+    )
+    set_seed(42)
+    train_dataloader = DataLoader(TensorDataset(torch.arange(24)), batch_size=2, shuffle=True)
+    eval_dataloader = DataLoader(TensorDataset(torch.arange(8)), batch_size=2)
+    model = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Dropout(0.1), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (step + 1))
+    model, optimizer, train_dataloader, eval_dataloader, lr_scheduler = accelerator.prepare(
+        model, optimizer, train_dataloader, eval_dataloader, lr_scheduler
+    )
+    overall_step = 0
+    starting_epoch = 0
+    resume_step = None
+    if resume_from_checkpoint:
+        accelerator.load_state(resume_from_checkpoint)
+        training_difference = os.path.splitext(os.path.basename(resume_from_checkpoint))[0]
+        if "epoch" in training_difference:
+            starting_epoch = int(training_difference.replace("epoch_", "")) + 1
         else:
-            num_passed = resume_step
-    for step, (batch,) in enumerate(active_dataloader):
-        if step < num_passed:
+            resume_step = int(training_difference.replace("step_", ""))
+            starting_epoch = resume_step // len(train_dataloader)
+            resume_step -= starting_epoch * len(train_dataloader)
+    seen = []
+
+    def save(name):
+        if not resume_from_checkpoint and name in told["names"]:
+            accelerator.save_state(name)
+
+    for epoch in range(starting_epoch, 2):
+        model.train()
+        active_dataloader = train_dataloader
+        num_passed = 0
+        if resume_step is not None and epoch == starting_epoch:
+            if told["way"] == "skip_first_batches":
+                active_dataloader = accelerator.skip_first_batches(train_dataloader, resume_step)
+                overall_step += resume_step
+            else:
+                num_passed = resume_step
+        for step, (batch,) in enumerate(active_dataloader):
+            if step < num_passed:
+                overall_step += 1
+                continue
+            with accelerator.accumulate(model):
+                loss = model(batch[:, None] / 24.0).square().mean()
+                accelerator.backward(loss)
+                optimizer.step()
+                lr_scheduler.step()
+                optimizer.zero_grad()
+            seen.append(batch.tolist())
             overall_step += 1
-            continue
-        with accelerator.accumulate(model):
-            loss = model(batch[:, None] / 24.0).square().mean()
-            accelerator.backward(loss)
-            optimizer.step()
-            lr_scheduler.step()
-            optimizer.zero_grad()
-        seen.append(batch.tolist())
-        overall_step += 1
-        if overall_step in told["save"]:
-            accelerator.save_state(f"{told['folder']}/step_{overall_step}")
-    model.eval()
-    for (batch,) in eval_dataloader:
-        accelerator.gather_for_metrics(model(batch[:, None] / 24.0))
-        if told["resume"] is None:
-            break
-print("\\nSEEN", json.dumps({"rank": accelerator.process_index, "seen": seen}))
+            save(f"step_{overall_step}")
+        model.eval()
+        for (batch,) in eval_dataloader:
+            accelerator.gather_for_metrics(model(batch[:, None] / 24.0))
+            if not resume_from_checkpoint:
+                break
+        save(f"epoch_{epoch}")
+    accelerator.wait_for_everyone()
+    return seen
+
+answers = [train(name) for name in (None, *told["names"])]
+print("\\nSEEN", json.dumps({"rank": int(os.environ.get("RANK", 0)), "answers": answers}))
 """
 
 
-def _example(fork, folder: Path, num_processes: int, **told) -> list[list]:
-    told = {"folder": str(folder / "checkpoints"), "resume": None, "save": [], "way": "", **told}
+def _example(fork, folder: Path, num_processes: int, **told) -> tuple[list, dict[str, list]]:
+    """What each rank of a whole run sees, and each of those that resume, by checkpoint."""
     out = fork(EXAMPLE, folder, json.dumps(told), num_ranks=num_processes)
     found = [json.loads(line.partition("SEEN ")[2]) for line in out.splitlines() if "SEEN" in line]
     assert len(found) == num_processes
-    return [answer["seen"] for answer in sorted(found, key=lambda answer: answer["rank"])]
+    found.sort(key=lambda answer: answer["rank"])
+    whole, *rests = zip(*(answer["answers"] for answer in found), strict=True)
+    return whole, dict(zip(told["names"], rests, strict=True))
 
 
-def _examples():
-    # On one process without a seed the order of an epoch is drawn by the generator that the
-    # evaluation before it draws from too, which a run does not repeat that resumes behind it.
+def _num_done(name: str, num_processes: int) -> int:
+    """Batches of a process before the checkpoint of this name."""
+    kind, number = name.split("_")
+    return int(number) if kind == "step" else (int(number) + 1) * 12 // num_processes
+
+
+def _examples(small):
+    """Every place to stop at."""
     whole = [
-        (n, seedable, way, [s for s in range(1, 24 // n) if s != 12 or seedable])
+        (n, seedable, way, [f"step_{s}" for s in range(1, 24 // n)] + ["epoch_0"])
         for n in (1, 2)
         for seedable in (False, True)
         for way in ("skip_first_batches", "continue")
     ]
-    small = [
-        (1, False, "continue", [5, 13]),
-        (1, True, "skip_first_batches", [12]),
-        (2, False, "skip_first_batches", [3, 6, 7]),
-        (2, True, "continue", [4]),
-    ]
     return tiers.cases(whole + small, small=small)
 
 
-@pytest.mark.parametrize("num_processes, seedable, way, steps", _examples())
+@pytest.mark.parametrize(
+    "num_processes, seedable, way, names",
+    _examples(
+        [
+            (1, False, "continue", ["step_5", "step_13"]),
+            (1, True, "skip_first_batches", ["step_12", "epoch_0"]),
+            (2, False, "skip_first_batches", ["step_3", "step_6", "step_7"]),
+            (2, True, "continue", ["step_4"]),
+        ]
+    ),
+)
 def test_the_originals_way_to_resume_sees_the_samples_of_a_whole_run(
-    tmp_path, num_processes, seedable, way, steps
+    tmp_path, num_processes, seedable, way, names
 ):
-    common = {"seedable": seedable, "way": way}
-    whole = _example(ranks.fork_ours, tmp_path, num_processes, save=steps, **common)
+    whole, rests = _example(
+        ranks.fork_ours, tmp_path, num_processes, seedable=seedable, way=way, names=names
+    )
     assert [len(seen) for seen in whole] == [24 // num_processes] * num_processes
-    for step in steps:
-        rest = _example(ranks.fork_ours, tmp_path, num_processes, resume=step, **common)
-        assert rest == [seen[step:] for seen in whole], f"resumed after step {step}"
+    for name, rest in rests.items():
+        if name == "step_12" and num_processes == 1 and not seedable:
+            # The generator that the evaluation behind it draws from, which a run that resumes
+            # does not repeat, decides on the order of the next epoch.
+            continue
+        num_done = _num_done(name, num_processes)
+        assert rest == tuple(seen[num_done:] for seen in whole), f"resumed from {name}"
 
 
-def test_the_originals_way_to_resume_sees_as_many_batches_as_there(tmp_path):
-    common = {"seedable": True, "way": "continue"}
+@pytest.mark.parametrize(
+    "num_processes, seedable, way, names", _examples([(2, True, "continue", ["step_5"])])
+)
+def test_the_originals_way_to_resume_sees_as_many_batches_as_there(
+    tmp_path, num_processes, seedable, way, names
+):
     counts = []
-    for name, fork in (("ours", ranks.fork_ours), ("original", ranks.fork_original)):
-        (tmp_path / name).mkdir()
-        _example(fork, tmp_path / name, 2, save=[5], **common)
-        rest = _example(fork, tmp_path / name, 2, resume=5, **common)
-        counts.append([len(seen) for seen in rest])
-    assert counts[0] == counts[1] == [7, 7]
+    for fork in (ranks.fork_ours, ranks.fork_original):
+        folder = tmp_path / fork.__name__
+        folder.mkdir()
+        _, rests = _example(fork, folder, num_processes, seedable=seedable, way=way, names=names)
+        counts.append({name: [len(seen) for seen in rest] for name, rest in rests.items()})
+    assert counts[0] == counts[1]
+    num_left = 24 // num_processes - _num_done(names[0], num_processes)
+    assert counts[0][names[0]] == [num_left] * num_processes

@@ -252,6 +252,23 @@ def test_a_loader_can_be_pickled_and_copied():
     assert [batch.tolist() for batch in third] == expected
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_loader_can_be_copied_while_a_loop_runs(copied, num_workers):
+    for dispatch in (False, True):
+        loader = prepare_data_loader(
+            DataLoader(TEN, 2, num_workers=num_workers, persistent_workers=num_workers > 0),
+            put_on_device=True,
+            dispatch_batches=dispatch,
+        )
+        list(loader)
+        batches = iter(loader)
+        next(batches)
+        again = copied(loader)
+        assert [batch.tolist() for batch in again] == TEN.view(5, 2).tolist()
+        assert [batch.tolist() for batch in batches] == TEN.view(5, 2)[1:].tolist()
+
+
 def test_a_seedable_sampler_repeats_by_seed_and_epoch():
     def torchs(epoch):
         return torch.randperm(10, generator=torch.Generator().manual_seed(5 + epoch)).tolist()
@@ -463,6 +480,23 @@ def test_skipping_reads_no_samples_and_works_on_plain_loaders():
 def test_arguments_that_say_no_number_of_batches_are_refused(arguments, sentence):
     with pytest.raises(ValueError, match=rf"^\[skip_first_batches\] {sentence}[^\n]*$"):
         skip_first_batches(*arguments)
+
+
+def test_a_stream_without_a_length_goes_on_from_its_state():
+    loader = of_rank_1(DataLoader(Stream(17), 3))
+    batches = iter(loader)
+    next(batches)
+    again = of_rank_1(DataLoader(Stream(17), 3))
+    again.load_state_dict(loader.state_dict())
+    assert [batch.tolist() for batch in again] == [batch.tolist() for batch in batches]
+
+
+def test_a_state_of_another_loader_is_refused():
+    loader = prepare_data_loader(DataLoader(TEN, 2))
+    for state in ({}, {"_num_yielded": 2, "_iterator_finished": False}):  # torchdata's
+        with pytest.raises(ValueError, match=r"^\[load_state_dict\] The state has the keys .* torchdata"):
+            loader.load_state_dict(state)
+    assert next(iter(loader)).tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("num_batches", [4, 4.0, torch.tensor(4)])

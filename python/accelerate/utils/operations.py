@@ -68,8 +68,9 @@ def recursively_apply(
             return func(value, *args, **kwargs)
         if error_on_other_type:
             raise TypeError(
-                f"[{getattr(func, '__name__', 'recursively_apply')}] Got a {type(value).__name__}, "
-                "expected nested lists, tuples and dictionaries of tensors"
+                f"Unsupported types ({type(value)}) passed to "
+                f"`{getattr(func, '__name__', 'recursively_apply')}`. Only nested list/tuple/dicts of "
+                f"objects that are valid for `{test_type.__name__}` should be passed."
             )
         return value
 
