@@ -10,6 +10,7 @@
 
 #include "base/exit_codes.h"
 #include "base/printable.h"
+#include "base/signal_name.h"
 #include "base/str.h"
 #include "base/words.h"
 #include "launch/supervise/last_words.h"
@@ -252,8 +253,8 @@ void Job::machine_leaves(size_t machine, const std::string& host, int signal) {
           machine,
           " (",
           host,
-          ") received SIG",
-          sigabbrev_np(signal),
+          ") received ",
+          signal_name(signal),
           " and is leaving"));
 }
 
@@ -466,7 +467,7 @@ std::string describe_interrupt(int signal, const std::string& host) {
   if (signal == SIGINT) {
     return str_cat("[launch] Interrupted", where);
   }
-  return str_cat("[launch] Received SIG", sigabbrev_np(signal), where);
+  return str_cat("[launch] Received ", signal_name(signal), where);
 }
 
 std::string summarise(const FailureReport& report, bool names_host) {

@@ -11,6 +11,7 @@
 
 #include "accelerate/error.h"
 #include "accelerate/version.h"
+#include "base/signal_name.h"
 #include "base/str.h"
 #include "base/variables.h"
 #include "base/words.h"
@@ -194,8 +195,8 @@ void LaunchSession::request_to_end(int signal, GroupTold told) {
   if (is_finishing_) {
     // Nobody reads the output, and the user does not want to wait for it.
     say(str_cat(
-        "[launch] received SIG",
-        sigabbrev_np(signal),
+        "[launch] received ",
+        signal_name(signal),
         ": exiting; some output was not read"));
     exit_code_ = exit_code_ == 0 ? 128 + signal : exit_code_;
     loop_.stop();

@@ -19,6 +19,7 @@
 
 #include "accelerate/error.h"
 #include "base/printable.h"
+#include "base/signal_name.h"
 #include "base/str.h"
 #include "launch/plan/nearest_file.h"
 
@@ -302,9 +303,7 @@ std::string describe_end(int wait_status) {
     return str_cat(code == 0 ? "exited" : "failed", " with exit code ", code);
   }
   const int signal = WTERMSIG(wait_status);
-  const char* name = sigabbrev_np(signal);
-  const std::string shown =
-      name == nullptr ? str_cat("signal ", signal) : str_cat("SIG", name);
+  const std::string shown = signal_name(signal);
   switch (signal) {
     case SIGSEGV:
     case SIGBUS:
