@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pip install .` into an environment that has torch, and into one that has none."""
+"""A wheel with the engine of this torch, made as `./dev wheel` does and installed into an environment
+that has torch; and `pip install .` into one that has none."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ TRAIN = """
 
 def make_environment(folder: pathlib.Path, with_torch: bool) -> pathlib.Path:
     """A virtual environment; torch and what it needs are links to those of this one."""
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     site = next(folder.glob("lib/python*/site-packages"))
     source = pathlib.Path(torch.__file__).parents[1]
     for path in source.iterdir() if with_torch else ():
@@ -52,8 +53,10 @@ def clean_variables() -> dict[str, str]:
     return {"CXX": "/usr/bin/c++", **kept}
 
 
-def pip_install(programs: pathlib.Path, *options: str) -> subprocess.CompletedProcess:
-    command = [programs / "pip", "install", "--disable-pip-version-check", *options, str(ROOT)]
+def pip(programs: pathlib.Path, *words: object) -> subprocess.CompletedProcess:
+    # The pip of this environment serves all.
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    command += ["--python", programs / "python", *words]
     variables = clean_variables()
     # Of the user: the registry that pip is set to, and what ccache has compiled.
     variables["HOME"] = os.environ.get("ACCELERATE_TEST_USERS_HOME") or variables["HOME"]
@@ -62,13 +65,27 @@ def pip_install(programs: pathlib.Path, *options: str) -> subprocess.CompletedPr
     )
 
 
+def output_of(result: subprocess.CompletedProcess) -> str:
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory):
     if os.environ.get("ACCELERATE_DEPS"):
         pytest.skip("pip needs a registry here")
-    programs = make_environment(tmp_path_factory.mktemp("pip") / "venv", with_torch=True)
-    result = pip_install(programs)
-    assert result.returncode == 0, result.stdout + result.stderr
+    folder = tmp_path_factory.mktemp("pip")
+    programs = make_environment(folder / "venv", with_torch=True)
+    output_of(pip(programs, "wheel", "--no-deps", "-w", folder / "engine", ROOT))
+    (engine,) = (folder / "engine").iterdir()
+    command = [sys.executable, make_wheel.__file__, folder / "dist", engine]
+    # auditwheel is installed beside pytest.
+    variables = os.environ | {"PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"}
+    wheel = output_of(
+        subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
+    )
+    assert "manylinux_2_" in wheel
+    output_of(pip(programs, "install", wheel.strip()))
     return programs
 
 
@@ -78,8 +95,7 @@ def run(programs: pathlib.Path, *command: str, **options) -> str:
     result = subprocess.run(
         command, env=variables, capture_output=True, text=True, timeout=300, **options
     )
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
+    return output_of(result)
 
 
 def test_the_package_trains_with_the_program_that_came_with_it(programs, tmp_path):
@@ -106,7 +122,7 @@ def site_packages(programs: pathlib.Path) -> pathlib.Path:
 
 def test_types_are_marked_and_the_original_is_replaced(programs):
     assert (site_packages(programs) / "accelerate" / "py.typed").exists()
-    listed = run(programs, str(programs / "pip"), "list", "--format=freeze")
+    listed = output_of(pip(programs, "list", "--format=freeze"))
     ours = [line for line in listed.splitlines() if line.startswith("accelerate")]
     # Libraries compare the first part, which is the original's version.
     assert len(ours) == 1 and re.fullmatch(r"accelerate==1\.15\.0\+cpp\.\d+\.\d+\.\d+", ours[0])
@@ -146,33 +162,34 @@ def test_only_the_cuda_part_of_the_engine_needs_cuda(programs):
     assert not cuda.exists() or "libtorch_cuda.so" in needed_libraries(cuda)
 
 
-def refusal(programs: pathlib.Path, set_up: str) -> str:
-    """The last line of a program that uses the package with another torch."""
-    program = f"import torch; {set_up}; from accelerate import Accelerator"
-    result = subprocess.run(
-        [programs / "python", "-c", program], env=clean_variables(),
-        capture_output=True, text=True, timeout=300,
-    )
-    assert result.returncode == 1, result.stdout
-    return result.stderr.splitlines()[-1]
+REFUSALS = """
+    import torch
+    def refusal(object, name, value):
+        kept = getattr(object, name)
+        setattr(object, name, value)
+        try:
+            from accelerate import Accelerator
+        except ImportError as error:
+            print(error)
+        setattr(object, name, kept)
+    refusal(torch, "__version__", "9.9.1+cu999")
+    if torch.version.cuda:
+        refusal(torch.version, "cuda", "8.0")
+"""
 
 
 def test_an_unknown_torch_is_refused_in_one_line(programs):
     release = ".".join(torch.__version__.split(".")[:2])
-    said = refusal(programs, "torch.__version__ = '9.9.1+cu999'")
+    said = run(programs, "python", "-c", textwrap.dedent(REFUSALS)).splitlines()
+    assert len(said) == (2 if torch.version.cuda else 1)
     assert re.fullmatch(
-        rf"ImportError: accelerate \S+ supports torch {re.escape(release)}, but torch 9\.9\.1\+cu999"
-        " is installed. Install a supported torch, or another accelerate",
-        said,
+        rf"accelerate \S+ supports torch {re.escape(release)}, but torch 9\.9\.1\+cu999 is installed."
+        " Install a supported torch, or another accelerate",
+        said[0],
     )
-
-
-def test_a_torch_for_another_cuda_is_refused_in_one_line(programs):
-    if not torch.version.cuda:
-        pytest.skip("needs a torch with CUDA")
-    said = refusal(programs, "torch.version.cuda = '8.0'")
-    assert re.match(r"ImportError: accelerate \S+ supports torch for CUDA \d+ or CPU, but ", said)
-    assert "this torch is for CUDA 8.0" in said
+    if torch.version.cuda:
+        assert re.match(r"accelerate \S+ supports torch for CUDA \d+ or CPU, but ", said[1])
+        assert "this torch is for CUDA 8.0" in said[1]
 
 
 def small_wheel(engine: str) -> dict[str, WheelFile]:
@@ -209,17 +226,33 @@ def test_wheels_of_different_versions_are_not_joined():
         make_wheel.join([other, small_wheel("torch_2_15")])
 
 
-def test_libraries_opened_at_run_time_are_known():
-    names = make_wheel.libraries_opened_at_run_time()
-    assert "libmicrohttpd.so.12" in names and "libcurl.so.4" in names
+def test_other_libraries_and_their_licence_texts_are_inside(programs):
+    site = site_packages(programs)
+    assert make_wheel.libraries_opened_at_run_time() == ["libmicrohttpd.so.12"]
+    # auditwheel leaves the names of those that are opened, and gives the others a hash.
+    names = {path.name.split(".")[0].split("-")[0] for path in (site / "accelerate.libs").iterdir()}
+    assert "libsodium" in names
+    assert (site / "accelerate/lib/libmicrohttpd.so.12").exists()
+    texts = {path.stem for path in site.glob("accelerate-*.dist-info/licenses/libraries/*")}
+    assert {"libsodium23", "libmicrohttpd12", "nlohmann-json3-dev"} <= texts
+
+
+def test_licence_texts_of_headers_come_with_them(tmp_path, monkeypatch):
+    for name in ("libcli11-dev", "googletest"):
+        text = tmp_path / "usr/share/doc" / name / "copyright"
+        text.parent.mkdir(parents=True)
+        text.write_text(name)
+    monkeypatch.setenv("ACCELERATE_DEPS", str(tmp_path))
+    texts = make_wheel.header_licences()
+    assert texts == {"libcli11-dev": str(tmp_path / "usr/share/doc/libcli11-dev/copyright")}
 
 
 def test_without_torch_one_sentence_says_so(tmp_path):
     if os.environ.get("ACCELERATE_DEPS"):
         pytest.skip("pip needs a registry here")
     programs = make_environment(tmp_path / "venv", with_torch=False)
-    result = pip_install(
-        programs, "--no-deps", f"--config-settings=build-dir={tmp_path / 'build'}"
+    result = pip(
+        programs, "install", "--no-deps", f"--config-settings=build-dir={tmp_path / 'build'}", ROOT
     )
     assert result.returncode != 0
     assert "no torch found in" in result.stderr and "(pip install torch)" in result.stderr
