@@ -112,7 +112,7 @@ void remove_old_weights(
       throw SystemError(str_cat(
           "[safetensors] cannot remove '",
           (folder / name).string(),
-          "', which an earlier save left: ",
+          "', left by an earlier save: ",
           error.message(),
           "; remove it, or it may be loaded instead of the new files"));
     }

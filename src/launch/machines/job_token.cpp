@@ -19,7 +19,8 @@ constexpr size_t kMaxTokenBytes = 200;
 std::string random_token() {
   unsigned char bytes[32];
   if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) {
-    throw SystemError("[launch] the system has no random numbers (getrandom)");
+    throw SystemError(
+        "[launch] cannot get random numbers from the system (getrandom)");
   }
   return to_hexadecimal({reinterpret_cast<char*>(bytes), sizeof(bytes)});
 }
