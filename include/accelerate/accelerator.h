@@ -139,8 +139,8 @@ class ACCELERATE_API Accelerator {
   StepTimes step_times() const;
   /// Blocks until asynchronous saves have finished. Rethrows the error of a
   /// failed save once, here or in the next call that saves, loads or looks for
-  /// a checkpoint, or in `end_training`. The destructor waits too, but can only
-  /// print the error.
+  /// a checkpoint, or in `end_training`. The end of the program waits too, but
+  /// can only print the error.
   void wait_for_save() const;
   /// Verifies a checkpoint, then restores the state of all objects. "latest"
   /// loads the newest checkpoint in the folder of

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a program of the folder `swap` with the original package and with this one, and says where
-the answers differ.
+"""Runs a program of the folder `swap` with the original package and with this one, and reports
+where the results differ.
 
-One environment has the libraries and the original; the folder of this package stands before them
-on the path of its runs."""
+One environment contains the libraries and the original; for our runs, the folder of this package
+precedes them on the path."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ranks import RankServer
 PROGRAMS = Path(__file__).parent / "swap"
 # One start imports several libraries and runs every scenario of a file.
 LIMIT_SECONDS = 1500
-# What takes long to import, and is imported once for all starts of a program.
+# Modules that are slow to import, imported once for all starts of a program.
 MODULES = {
     "trainer.py": ["transformers.trainer"],
     "libraries.py": [
@@ -35,8 +35,8 @@ MODULES = {
 
 
 def python_with(what: str, release: str = "") -> Path:
-    """The Python that has the original and `libraries` or `trackers`; where there is none, the
-    test is skipped."""
+    """The Python with the original and `libraries` or `trackers`; skips the test if there is
+    none."""
     variable = f"ACCELERATE_{what.upper()}_PYTHON" + release.upper().replace("-", "_")
     python = Path(os.environ.get(variable, ROOT / f".venv-{what}{release}" / "bin" / "python"))
     if not python.exists():
@@ -46,8 +46,8 @@ def python_with(what: str, release: str = "") -> Path:
 
 @dataclass
 class Runs:
-    """The starts of one program. Scenarios that are asked for together share a start: to import
-    the libraries takes longer than to run one."""
+    """The starts of one program. Scenarios requested together share a start, because importing the
+    libraries takes longer than running one."""
 
     program: str
     folder: Path
@@ -58,21 +58,21 @@ class Runs:
     answers: tuple[dict, dict] | None = None
 
     def compared(self, name: str) -> tuple[list, list]:
-        """What every rank of the original answered, and every rank of ours."""
+        """The results of every rank with the original, and with ours."""
         original, ours = self._answers(name)
         assert isinstance(original, list), f"the original fails:\n{original}"
         assert isinstance(ours, list), ours
         return original, ours
 
     def ours_alone(self, name: str, failure: str) -> list:
-        """What every rank of ours answered, where the original fails with these words."""
+        """The results of every rank with ours, if the original fails with these words."""
         original, ours = self._answers(name)
         assert isinstance(original, str) and failure in original, original
         assert isinstance(ours, list), ours
         return ours
 
     def ours(self, name: str) -> list:
-        """What every rank of ours answered, where the original is not asked."""
+        """The results of every rank with ours, without running the original."""
         answer = self._run(True)[name]
         assert isinstance(answer, list), answer
         return answer
@@ -85,7 +85,7 @@ class Runs:
         return original, ours
 
     def _run(self, is_ours: bool) -> dict[str, list | str]:
-        """By scenario: what each rank answered, or how it failed."""
+        """By scenario: the result of each rank, or its failure."""
         folder = self.folder / ("ours" if is_ours else "original")
         server = _server(self.program, self.python, is_ours, tuple(self.path))
         # Without it the original does not connect processes that have no GPU.
@@ -101,7 +101,7 @@ class Runs:
                 found[name] = self._answer(folder, name)
                 if isinstance(found[name], str):
                     found[name] += output[-6000:]
-                    # The others of this start never began, or went on where this one failed.
+                    # Other scenarios of this start never ran, or continued after this failure.
                     if self.num_processes > 1:
                         break
         return found
@@ -118,7 +118,7 @@ class Runs:
 
 
 def variables_of(python: Path, is_ours: bool, path: tuple[str, ...] = ()) -> dict[str, str]:
-    """What a program finds this package by, or the original."""
+    """The variables that make a program find this package, or the original."""
     package = Path(accelerate.__file__).parents[1] if is_ours else python.parents[1]
     return {
         "PYTHONPATH": os.pathsep.join((str(package),) * is_ours + path),
@@ -134,19 +134,19 @@ def _server(program: str, python: Path, is_ours: bool, path: tuple[str, ...] = (
 
 
 def ours_with_libraries(program: str) -> RankServer:
-    """What forks ranks of a script that needs what this program imports."""
+    """Forks ranks of a script that needs the imports of this program."""
     return _server(program, python_with("libraries"), True)
 
 
 def chosen_scenarios(request: pytest.FixtureRequest) -> list[str]:
-    """The scenarios that the chosen tests of a module ask for."""
+    """The scenarios that the selected tests of a module need."""
     items = [item for item in request.session.items if item.module is request.module]
     params = [item.callspec.params for item in items if hasattr(item, "callspec")]
     return list(dict.fromkeys(chosen["scenario"] for chosen in params if "scenario" in chosen))
 
 
 def differences(original, ours, place: str = "") -> list[str]:
-    """Where two answers differ in a bit."""
+    """Where two results differ in any bit."""
     if isinstance(original, dict) and isinstance(ours, dict):
         found = []
         for name in sorted(original.keys() | ours.keys()):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says of files whose tests are all skipped that they were skipped."""
+"""Reports files whose tests were all skipped as skipped."""
 
 from __future__ import annotations
 
 import pytest
 
-# What CTest shows as skipped; see CMakeLists.txt.
+# The exit code that CTest shows as skipped; see CMakeLists.txt.
 SKIPPED = 77
 
 

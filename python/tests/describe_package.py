@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints as JSON what `accelerate` offers: for each name of a list, its signature and, of a class,
-its members. Run by a Python that has this package, and by one that has the original:
+"""Prints the public interface of `accelerate` as JSON: for each name of a list, its signature and,
+for a class, its members. Run by a Python with this package, and by one with the original:
 
     python describe_package.py < {"accelerate.utils.other": ["save", ...], ...}
 """
@@ -21,7 +21,7 @@ MISSING = object()
 
 
 def default_text(value: Any) -> str:
-    """Equal for defaults that mean the same in either package."""
+    """Equal for defaults with the same meaning in both packages."""
     if isinstance(value, enum.Enum):
         value = value.value
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -53,7 +53,7 @@ def kind_of(value: Any) -> str:
 
 
 def members_of(cls: type) -> dict[str, Any]:
-    """The public members that a class or a base of the package defines."""
+    """The public members defined by a class or a base in the package."""
     members = {}
     for base in cls.__mro__:
         if base.__module__.split(".")[0] != "accelerate":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two machines for tests: network namespaces with a cable between them."""
+"""Two simulated machines for tests: network namespaces with a cable between them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def _ip(*arguments: str) -> bool:
 
 @contextmanager
 def two_hosts() -> Iterator[tuple[list[str], list[str]]]:
-    """What to put before a command to run it on the first and on the second, which have
-    `ADDRESSES`. Skips the test where this machine makes no namespaces."""
+    """Command prefixes that run a command on the first and on the second machine, with `ADDRESSES`.
+    Skips the test if this machine cannot create namespaces."""
     names = [f"py{os.getpid()}h{host}" for host in range(2)]
     if os.geteuid() != 0 or not _ip("netns", "add", names[0]):
         pytest.skip("network namespaces need root and iproute2")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For tests that resume from what another run has saved."""
+"""Helpers for tests that resume from another run's checkpoint."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def originals_python() -> str:
-    """The Python that has the original; where there is none, the test is skipped."""
+    """The Python with the original; skips the test if there is none."""
     python = os.environ.get("ACCELERATE_ORACLE_PYTHON", ROOT / ".venv-oracle" / "bin" / "python")
     if not Path(python).exists():
         pytest.skip(f"[originals_python] no {python}: set ACCELERATE_ORACLE_PYTHON")
@@ -22,7 +22,7 @@ def originals_python() -> str:
 
 
 def run_python(code: str, *, python: str = sys.executable, path: str = "") -> str:
-    """What the code prints with `path` as PYTHONPATH; the test fails where the code does."""
+    """The output of the code, with `path` as PYTHONPATH; fails the test if the code fails."""
     environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
     result = subprocess.run(
         [python, "-P", "-c", code], env=environment, text=True, capture_output=True, timeout=300

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Importing it gives torch an accelerator that is not there (tests/device), as the package of a
-maker of hardware would: the devices, their Python module and their backend for collectives."""
+"""Importing it registers a simulated accelerator with torch (tests/device), as the package of a
+hardware vendor would: the devices, their Python module and their backend for collectives."""
 
 from __future__ import annotations
 

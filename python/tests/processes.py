@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of several processes share."""
+"""Helpers for tests of several processes."""
 
 from __future__ import annotations
 

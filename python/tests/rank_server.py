@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forks ranks of scripts from an interpreter that has imported torch and other modules already,
-which costs more than most scripts of tests:
+"""Forks ranks of scripts from an interpreter that has already imported torch and other modules,
+which takes longer than most test scripts:
 
     python rank_server.py MODULE...
 
 Imports must not leave threads behind: a rank would lack them, and locks that they held during the
 fork would stay locked.
 
-One line of JSON for each run comes in (`script`, `folder`, `arguments`, `variables`, `num_ranks`,
-`seconds`; one rank is a process that nobody launched), one with the exit codes and the output of
-its ranks goes out. Ranks that take longer are ended; their output has the stacks of their threads."""
+Reads one line of JSON per run (`script`, `folder`, `arguments`, `variables`, `num_ranks`,
+`seconds`; a single rank is a process without a launcher), and answers with the exit codes and the
+output of its ranks. Ranks that take longer are killed; their output contains the stacks of their
+threads."""
 
 from __future__ import annotations
 
@@ -27,15 +28,13 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
-# Threads beside which a fork is safe, by the names that they give themselves. jemalloc, which
-# pyarrow brings on x86_64, holds all of its locks during a fork and does without its thread in the
-# child (pthread_atfork).
+# Threads that do not make a fork unsafe, by name. jemalloc, which pyarrow uses on x86_64, holds all
+# of its locks during a fork and does not need its thread in the child (pthread_atfork).
 SAFE_THREADS = {"jemalloc_bg_thd"}
 
 
 def free_port() -> int:
-    """Below those that the kernel gives to connections, so that none of them takes it before the
-    first rank does."""
+    """Below the ephemeral range, so that no connection takes it before the first rank does."""
     while True:
         port = random.SystemRandom().randrange(15000, 32000)
         with socket.socket() as probe:
@@ -47,7 +46,7 @@ def free_port() -> int:
 
 
 def be_rank(rank: int, port: int, order: dict, output: int) -> None:
-    """Runs the script as a process of its own would, and ends."""
+    """Runs the script as a separate process would, and exits."""
     os.dup2(output, 1)
     os.dup2(output, 2)
     faulthandler.enable()
@@ -64,7 +63,7 @@ def be_rank(rank: int, port: int, order: dict, output: int) -> None:
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT=str(port),
         )
-    # Those of a fresh interpreter differ from rank to rank.
+    # New interpreters have different seeds.
     random.seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
@@ -105,7 +104,7 @@ def run(order: dict) -> dict:
     while len(codes) < len(ranks):
         child, status = os.wait()
         codes[child] = os.waitstatus_to_exitcode(status)
-        if codes[child] != 0:  # The others would wait for it.
+        if codes[child] != 0:  # the others would wait for it
             for other in set(ranks) - set(codes):
                 os.kill(other, signal.SIGTERM)
     signal.alarm(0)
@@ -121,11 +120,11 @@ def read_and_close(output: int) -> str:
 
 
 def unsafe_threads() -> list[str]:
-    """The names of the threads that a fork would harm."""
+    """The names of threads that make a fork unsafe."""
     names = []
     for thread in Path("/proc/self/task").iterdir():
         if thread.name != str(os.getpid()):
-            with suppress(FileNotFoundError, ProcessLookupError):  # It has ended meanwhile.
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
                 names.append((thread / "comm").read_text().strip())
     return sorted(set(names) - SAFE_THREADS)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts a script as several processes, for tests."""
+"""Starts a script as several processes."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ LAUNCH = ["accelerate", "launch", "--cpu", "--num_processes", "2"]
 # `--standalone` chooses a free port.
 _TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 TORCHRUN = [sys.executable, *_TORCHRUN]
-# Debian's Open MPI, whatever other mpirun the PATH leads to.
+# Debian's Open MPI, whatever other mpirun is on the PATH.
 _MPIRUN = "/usr/bin/mpirun.openmpi"
 MPIRUN = [_MPIRUN, "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable]
-# Of the machine that runs the tests; a run must find its place by its own starter's variables.
+# Variables of the machine that runs the tests; a run must use those of its own starter.
 PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 SERVER = Path(__file__).with_name("rank_server.py")
-# What takes most of the time of a script: the first step of an optimizer imports it.
+# The first step of an optimizer imports it, which takes most of the time of a script.
 SLOW_MODULE = "torch._dynamo"
-# What a script calls to answer.
+# Called by a script to return a result.
 _ANSWER = """
 import json, os
 def answer(value):
@@ -41,7 +41,7 @@ def answer(value):
 def run(
     starter: list[str], folder: Path, script: str, *arguments: str, **variables: str
 ) -> subprocess.CompletedProcess:
-    """Runs `script` in `folder` by `starter` and waits for the end."""
+    """Runs `script` in `folder` with `starter` and waits for the end."""
     path = folder / "script.py"
     path.write_text(textwrap.dedent(script))
     environment = {name: value for name, value in os.environ.items() if name not in PLACE}
@@ -56,7 +56,7 @@ def run(
 
 
 def check(result: subprocess.CompletedProcess) -> str:
-    """The output of a run that went well."""
+    """The output of a successful run."""
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 
@@ -66,8 +66,8 @@ def _answers(folder: Path) -> list:
 
 
 class RankServer:
-    """An interpreter that has imported these modules and forks ranks (`rank_server.py`), as long as
-    the tests of a file run."""
+    """An interpreter with these modules imported that forks ranks (`rank_server.py`) while the
+    tests of a file run."""
 
     def __init__(self, python: str, modules: list[str], **variables: str) -> None:
         environment = {name: value for name, value in os.environ.items() if name not in PLACE}
@@ -90,7 +90,7 @@ class RankServer:
         seconds: int = TIMEOUT_SECONDS,
         **variables: str,
     ) -> tuple[list[int], str]:
-        """The exit codes of the ranks, and what they print."""
+        """The exit codes of the ranks, and their output."""
         order = {"script": str(script), "folder": str(folder), "arguments": arguments}
         order |= {"variables": variables, "num_ranks": num_ranks, "seconds": seconds}
         with suppress(BrokenPipeError):
@@ -102,7 +102,7 @@ class RankServer:
         return done["codes"], done["output"]
 
     def run(self, script: str, folder: Path, *arguments: str, num_ranks: int = 2) -> str:
-        """What the ranks print, which must end well."""
+        """The output of the ranks, which must succeed."""
         path = folder / "script.py"
         path.write_text(textwrap.dedent(script))
         codes, output = self.start(path, folder, *arguments, num_ranks=num_ranks)
@@ -138,13 +138,12 @@ def run_ours(code: str, folder: Path) -> list:
 
 
 def fork_ours(code: str, folder: Path, *arguments: str, num_ranks: int = 2) -> str:
-    """What the processes print that run a script in `folder`; one is alone, as without a
-    launcher."""
+    """The output of the processes that run a script in `folder`; a single one has no launcher."""
     return _ours().run(code, folder, *arguments, num_ranks=num_ranks)
 
 
 def launch_ours(code: str, folder: Path) -> list:
-    """The same by the launcher, which starts them again where they ask for it."""
+    """As above with the launcher, which restarts them on request."""
     (folder / "ours").mkdir()
     check(run(LAUNCH, folder / "ours", _ANSWER + textwrap.dedent(code)))
     return _answers(folder / "ours")
@@ -154,11 +153,11 @@ _IS_ORIGINAL = "import accelerate\nassert '+' not in accelerate.__version__\n"
 
 
 def run_original(code: str, folder: Path) -> list:
-    """`run_ours` of the original; the test is skipped where it is not installed."""
+    """`run_ours` with the original; skips the test if it is not installed."""
     return _originals().answers(_IS_ORIGINAL + textwrap.dedent(code), folder / "original")
 
 
 def fork_original(code: str, folder: Path, *arguments: str, num_ranks: int = 2) -> str:
-    """`fork_ours` of the original."""
+    """`fork_ours` with the original."""
     code = _IS_ORIGINAL + textwrap.dedent(code)
     return _originals().run(code, folder, *arguments, num_ranks=num_ranks)

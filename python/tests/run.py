@@ -3,8 +3,8 @@
 
     python3 python/tests/run.py BUILD FILE... [PYTEST OPTIONS]
 
-ACCELERATE_TEST_PYTHON names a Python with torch and what the tests import. Exits 77, which CTest
-shows as skipped, where it is not set."""
+ACCELERATE_TEST_PYTHON names a Python with torch and the imports of the tests. Exits with 77, which
+CTest shows as skipped, if it is not set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def main() -> None:
         print("skipped: ACCELERATE_TEST_PYTHON is not set; ./dev test sets it")
         sys.exit(77)
     build = pathlib.Path(sys.argv[1]).resolve()
-    # The program starts the `python3` of the path, as it does for users.
+    # The program starts the `python3` on the PATH, as it does for users.
     folders = [str(build / "bin"), str(pathlib.Path(python).parent), os.environ["PATH"]]
     os.environ["PATH"] = os.pathsep.join(folders)
     paths = [str(build / "python")]

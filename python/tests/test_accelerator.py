@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The facade on one process: arguments, wrappers, what is refused; two processes where it counts."""
+"""The facade on one process: arguments, wrappers, errors; on two processes where it matters."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_whole_floats_count_as_whole_numbers():
 
 
 def test_steps_of_accumulation_may_be_text():
-    # The original calls int() on them: a command line gives text.
+    # The original calls int() on them, because command lines contain strings.
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps="4")
     assert accelerator.gradient_accumulation_steps == 4
     accelerator.gradient_accumulation_steps = "3"
@@ -179,14 +179,14 @@ def test_optimizers_wait_for_the_end_of_the_window():
             optimizer.zero_grad()
         weights.append(net.weight.item())
         syncs.append(accelerator.sync_gradients)
-    # The mean of 1 and 3 is the gradient of the first window; 5 waits for the next.
+    # The gradient of the first update is the mean of 1 and 3; 5 waits for the next.
     assert weights == [1, -1, -1] and syncs == [False, True, False]
     assert net.weight.grad.item() == 2.5
 
 
 def test_schedulers_stop_at_their_end_and_may_count_accumulation():
     def counts(total_steps, with_optimizer=True, adjust=False):
-        """How often the schedule moved, and what it counts, after each of seven micro-batches."""
+        """How often the schedule advanced, and its count, after each of seven micro-batches."""
         accelerator = Accelerator(
             cpu=True, gradient_accumulation_steps=2, step_scheduler_with_optimizer=with_optimizer
         )
@@ -205,9 +205,9 @@ def test_schedulers_stop_at_their_end_and_may_count_accumulation():
             found.append((one_cycle.last_epoch, one_cycle._step_count))
         return found
 
-    # torch counts the start as a step.
+    # torch counts the initial state as a step.
     assert counts(2) == [(0, 1), (1, 2), (1, 2), (2, 3), (2, 3), (2, 3), (2, 3)]
-    # Every call counts; the schedule has come to its end before the sixth.
+    # Every call counts; the schedule has ended before the sixth.
     assert counts(5, adjust=True) == [(0, 2), (1, 3), (1, 4), (2, 5), (2, 6), (2, 6), (2, 7)]
     with pytest.raises(ValueError, match="step 3 times"):
         counts(2, with_optimizer=False)
@@ -338,7 +338,7 @@ def test_decorated_functions_run_where_they_should(capsys):
     def third():
         return 3
 
-    # One process runs them all.
+    # One process runs all of them.
     assert (main(), third()) == (1, 3)
     accelerator.print("once", end="!")
     assert capsys.readouterr().out == "once!"
@@ -469,7 +469,7 @@ def test_two_processes_share_what_they_have(tmp_path):
 
 
 def test_a_fused_optimizer_takes_the_flag_of_the_scaler():
-    """Of a model with several parameters; torch's scaler gives a number without dimensions."""
+    """For a model with several parameters; torch's scaler passes a 0-dimensional tensor."""
     from accelerate.optimizer import _Adapter
 
     net = torch.nn.Linear(2, 1)

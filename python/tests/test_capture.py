@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captured steps beside the same steps as they are written."""
+"""Captured steps compared with eager steps."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_agrees_with_the_same_steps_uncaptured(options):
     losses, same_rate, step = train(True, steps=24, **options)
     assert step.refusal == "" and step.num_replays > 10
     assert rate == pytest.approx(same_rate)
-    # bf16 has 8 bits; else rates are floats of the device in the place of doubles.
+    # bf16 has 8 bits; otherwise learning rates are device floats instead of doubles.
     assert losses == pytest.approx(expected, rel=5e-2 if "mixed_precision" in options else 1e-3)
 
 

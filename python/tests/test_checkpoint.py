@@ -91,7 +91,7 @@ def test_a_save_goes_on_beside_the_training(make, tmp_path):
         saved.append(weights_of(others[0]))
         accelerator.save_state(asynchronous=True)
     step(accelerator, *others)
-    accelerator.load_state("latest")  # Waits for it.
+    accelerator.load_state("latest")  # waits for it
     assert_equal(weights_of(others[0]), saved[-1])
     kept = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
     assert kept == ["checkpoint_1", "checkpoint_2"]
@@ -115,7 +115,7 @@ def test_a_save_that_failed_beside_the_training_is_told_once(make, tmp_path):
         accelerator.save_state("other")
     accelerator.wait_for_save()
     assert not (tmp_path / "other").exists()
-    make()[0].load_state("state")  # The one before.
+    make()[0].load_state("state")  # the previous one
 
 
 @pytest.mark.parametrize("file", ["checkpoint.json", "model.safetensors", "rank_0-at-3.json"])
@@ -374,7 +374,7 @@ def test_weights_may_be_pickles_that_run_no_code(make, tmp_path):
     step(accelerator, model, optimizer)
     accelerator.load_state("x")
     assert_equal(weights_of(model), expected)
-    # In the same folder the newer counts.
+    # In the same folder the newer one counts.
     step(accelerator, model, optimizer)
     accelerator.save_state("x")
     expected = weights_of(model)
@@ -453,7 +453,7 @@ def test_arguments_for_the_models_load_state_dict_reach_it(make):
 
 
 def test_hooks_save_and_load_by_themselves(make, tmp_path):
-    # As the scripts of diffusers do.
+    # As in the scripts of diffusers.
     accelerator, model, optimizer = make()
     second = accelerator.prepare(torch.nn.Linear(2, 2))
 
@@ -473,7 +473,7 @@ def test_hooks_save_and_load_by_themselves(make, tmp_path):
         accelerator.register_save_state_pre_hook(save_hook),
         accelerator.register_load_state_pre_hook(load_hook),
     ]
-    for _ in range(2):  # The second replaces the first.
+    for _ in range(2):  # the second replaces the first
         step(accelerator, model, optimizer)
         torch.nn.init.normal_(second.weight)
         accelerator.save_state("x")
@@ -659,7 +659,7 @@ print("equal", accelerator.process_index)
 """
     out = ranks.fork_ours(script, tmp_path)
     assert "equal 0" in out and "equal 1" in out
-    # One process goes on from what two have saved: after 3 turns of 2 batches.
+    # One process resumes from what two have saved: after 3 rounds of 2 batches.
     script = ALONE + """
 accelerator.load_state("alone", restore_loaders=True)
 print("left", len(list(loader)))
@@ -671,7 +671,7 @@ print("left", len(list(loader)))
 
 
 def _schedulers(optimizer):
-    """Each kind, on the optimizer that `prepare` gave."""
+    """Each kind, on the optimizer that `prepare` returned."""
     lr = torch.optim.lr_scheduler
     return {
         "lambda": lambda: lr.LambdaLR(optimizer, lambda step: 1 / (step + 1)),
@@ -725,7 +725,7 @@ def test_a_prepared_scheduler_is_saved_once(make):
         "scheduler": "SequentialLR",
         "scheduler_1": "LambdaLR",
     }
-    # One that is gone is not saved.
+    # A destroyed one is not saved.
     del unprepared
     accelerator.save_state("y")
     assert "scheduler_1" not in json.loads(open("y/checkpoint.json").read())["state"]
@@ -845,7 +845,7 @@ accelerator.wait_for_everyone()
 
 
 def test_all_processes_fail_where_a_pickle_of_one_does(tmp_path):
-    """What Python reads by itself is agreed on, too, also in the original's layout."""
+    """What Python itself reads is also agreed on, even in the original's layout."""
     script = ALONE + """
 for layout in (None, "accelerate"):
     name = f"state_{layout}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run that was begun in Python and is ended in C++ (`go_on.cpp`), and back."""
+"""A run that is started in Python and finished in C++ (`go_on.cpp`), and the reverse."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ CASES = {
 @pytest.mark.parametrize("num_processes, case", [(1, c) for c in CASES] + [(2, "fused")])
 def test_cpp_goes_on_where_python_stopped(tmp_path, num_processes, case):
     optimizer, options, theirs, rounding = CASES[case]
-    # In the middle of an epoch, and of a window of gradients.
+    # In the middle of an epoch, and during accumulation.
     save_at = 13 if num_processes == 1 else 7
     out = _train(tmp_path, num_processes, optimizer, save_at + 12, save_at=save_at, options=options)
     result = _go_on(tmp_path, num_processes, theirs, 12)
@@ -154,7 +154,7 @@ def test_cpp_goes_on_where_python_stopped(tmp_path, num_processes, case):
         assert [loss for _, loss in got] == pytest.approx(losses, rel=rounding, abs=0)
     assert "'begun' was saved by Python: 'python_generators', 'python_loader'" in result.stderr
 
-    # What C++ saves at once is what it has loaded.
+    # What C++ saves immediately is what it has loaded.
     begun, taken = tmp_path / "begun", tmp_path / "taken"
     for file in ("model.safetensors", "optimizer.safetensors"):
         before, after = load_file(begun / file), load_file(taken / file)
@@ -174,7 +174,7 @@ def test_cpp_goes_on_where_python_stopped(tmp_path, num_processes, case):
         assert all(before[name][key] is False for key in left)
     assert before["loader"]["num_done"] == (39 - 30 if num_processes == 1 else 42 - 30)
 
-    # And back: Python goes on from what C++ saved as from its own.
+    # And the reverse: Python resumes from C++'s checkpoint as from its own.
     if case != "torch_adamw":
         back = _train(tmp_path, num_processes, optimizer, 12, load="taken", options=options)
         for rank in range(num_processes):

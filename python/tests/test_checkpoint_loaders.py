@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops over loaders that go on from a checkpoint: where they stand, and in which order."""
+"""Loaders that resume from a checkpoint: their position and order."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_place_is_not_skipped_to_twice(make, seedable, num_workers):
 @pytest.mark.parametrize("seedable", [False, True])
 @pytest.mark.parametrize("leave", ["break", "next", "exception", "evaluation"])
 def test_a_loop_that_was_left_starts_anew(make, leave, seedable):
-    """As the run that was not stopped does."""
+    """As the uninterrupted run does."""
     config = DataLoaderConfiguration(use_seedable_sampler=seedable)
 
     def begun():
@@ -135,7 +135,7 @@ def test_skip_first_batches_takes_up_the_order_of_a_loop_that_was_left(make, own
 
 
 class Drawing(torch.utils.data.Dataset):
-    """Samples with random numbers of the generator that the loop draws from too."""
+    """Samples with random numbers of the generator that the loop also uses."""
 
     def __len__(self):
         return 20
@@ -176,7 +176,7 @@ def test_a_batch_counts_once_backward_was_called(make, index, is_used, dispatche
         loops = [loader] if num_done == 10 else [loader, loader]
         if is_skipped and num_done < 10:
             loops[0] = accelerator.skip_first_batches(loader, num_done)
-        # The save came between the two draws of a step.
+        # The save was between the two draws of a step.
         given = []
         if is_used:
             assert torch.rand(1).item() == expected[index][1]
@@ -237,7 +237,7 @@ def test_a_loop_around_another_over_the_same_loader_keeps_its_position(make):
 
 
 def test_a_loop_in_which_state_is_loaded_goes_on(make):
-    """As in the original: epochs are counted on, and each has an order of its own."""
+    """As in the original: epochs are counted, and each has its own order."""
     config = DataLoaderConfiguration(use_seedable_sampler=True, data_seed=3)
 
     def epochs(goes_back):
@@ -275,7 +275,7 @@ def test_one_line_says_where_loaders_start(make, caplog):
             accelerator.load_state("x", restore_loaders=restore_loaders)
         (line,) = (line for line in caplog.messages if "[load_state]" in line)
         assert line.endswith(f"[load_state] loader {place}")
-    # Nothing if no loop was in its middle.
+    # Empty if no loop was interrupted.
     accelerator, *_ = make()
     loader = shuffled(accelerator)
     accelerator.save_state("y")
@@ -337,7 +337,7 @@ def test_persistent_workers_keep_the_order(make, num_done, generator, recwarn):
 @pytest.mark.parametrize("stops", [(10, 12), (10, 20, 23), (4, 10, 13, 15)], ids=str)
 def test_runs_that_are_stopped_again_and_again_keep_the_order(make, stops, own, num_workers):
     def run(stop, is_first):
-        """What the part of the run up to `stop` is given; the end of an epoch is saved behind."""
+        """The batches of the run up to `stop`; at the end of an epoch, the save comes after it."""
         accelerator, model, _ = make()
         generator = torch.Generator().manual_seed(5) if own else None
         loader = shuffled(accelerator, num_workers=num_workers, generator=generator)
@@ -365,7 +365,7 @@ def test_runs_that_are_stopped_again_and_again_keep_the_order(make, stops, own, 
 
 
 class Lazy(torch.utils.data.Sampler):
-    """Draws each index when it is asked for."""
+    """Draws each index when it is requested."""
 
     def __len__(self):
         return 20
@@ -377,7 +377,7 @@ class Lazy(torch.utils.data.Sampler):
 
 
 class Counting(torch.utils.data.Sampler):
-    """Each epoch has an order of its own."""
+    """Each epoch has its own order."""
 
     epoch = 0
 

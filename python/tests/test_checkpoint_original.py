@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of Hugging Face Accelerate load here, and ours with its layout load there."""
+"""Hugging Face Accelerate's checkpoints load here, and ours in its layout load there."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def train(is_ours, folder, num_processes, begin=0, at=0, load="", save="", **how
 def test_a_checkpoint_of_the_original_goes_on_here_and_ours_goes_on_there(tmp_path, num_processes):
     theirs = train(False, tmp_path, num_processes, at=4, save="theirs")
     assert not (tmp_path / "theirs/checkpoint.json").exists()
-    # A loop that begins draws from generators, so what goes on is compared with what goes on there.
+    # A new loop draws from generators, so resumed runs are compared with resumed runs there.
     rest = train(False, tmp_path, num_processes, begin=4, load="theirs")
     assert train(True, tmp_path, num_processes, begin=4, load="theirs") == rest
     ours = train(True, tmp_path, num_processes, at=4, save="ours", layout="accelerate")

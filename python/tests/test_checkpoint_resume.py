@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run that is stopped and gone on with in new processes equals one that was not, bit for bit."""
+"""A run that is stopped and resumed in new processes equals an uninterrupted one, bit for bit."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 import ranks
 import tiers
 
-# 3 epochs of 10 batches over all processes. Run whole it saves after each step that it is told;
-# else it goes on from one of these.
+# 3 epochs of 10 batches over all processes. An uninterrupted run saves after the given steps;
+# others resume from one of these.
 TRAIN = """
 import hashlib, json, random, sys
 import numpy, torch
@@ -107,7 +107,7 @@ def _cases():
             (0, False, False), (0, False, True), (0, True, False), (2, False, False), (2, True, False)
         )
     ]
-    # In the middle of a window, of an epoch, and at the end of one.
+    # During an accumulation, in an epoch, and at the end of one.
     first_tier = {
         (1, "no", 0, False, False): [3, 10],
         (2, "bf16", 0, False, True): [4, 5],
@@ -131,7 +131,7 @@ def test_a_resumed_run_equals_one_that_was_not_stopped(
             assert answer == expected, f"resumed after step {step}"
 
 
-# One epoch, saved by two processes after two turns of six samples; or its rest.
+# One epoch, saved by two processes after two rounds of six samples; or its rest.
 EPOCH = """
 import json, sys
 import torch
@@ -162,7 +162,7 @@ print("\\nSEEN", json.dumps(seen))
 @pytest.mark.parametrize("seedable", [False, True])
 def test_another_number_of_processes_sees_each_sample_once(tmp_path, seedable):
     seen = []
-    # Three processes begin in the middle of a turn of theirs.
+    # Three processes resume in the middle of one of their rounds.
     for num_processes, resume in ((2, False), (3, True)):
         told = json.dumps({"seedable": seedable, "resume": resume})
         out = ranks.fork_ours(EPOCH, tmp_path, told, num_ranks=num_processes)
@@ -172,8 +172,8 @@ def test_another_number_of_processes_sees_each_sample_once(tmp_path, seedable):
     assert sorted(seen) == list(range(30))
 
 
-# The loop of the original's examples/complete_nlp_example.py, with the parts that decide on
-# batches: a whole run with the checkpoints named in `names`, and one that resumes from each.
+# The loop of the original's examples/complete_nlp_example.py, reduced to what determines batches: a
+# whole run with the checkpoints named in `names`, and one that resumes from each.
 EXAMPLE = """
 import json, os, sys
 import torch
@@ -273,7 +273,7 @@ def _num_done(name: str, num_processes: int) -> int:
 
 
 def _examples(small):
-    """Every place to stop at."""
+    """Every step to stop at."""
     whole = [
         (n, seedable, way, [f"step_{s}" for s in range(1, 24 // n)] + ["epoch_0"])
         for n in (1, 2)

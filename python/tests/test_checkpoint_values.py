@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unusual values in checkpoints: saved as they are, or refused by name when they are saved."""
+"""Unusual values in checkpoints: saved exactly, or rejected by name when they are saved."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_pickle_holds_it_and_is_loaded(tmp_path, make):
 
 
 class Counting(torch.optim.SGD):
-    """Keeps something that belongs to no parameter, and a number of more than 64 bits."""
+    """Keeps state that belongs to no parameter, and a number of more than 64 bits."""
 
     def step(self, closure=None):
         result = super().step(closure)
@@ -332,7 +332,7 @@ def test_common_classes_are_kept_without_pickles(kept, tmp_path):
 
 
 def test_classes_are_neither_imported_nor_run(kept, tmp_path):
-    """A file that names a class loads only if it is imported, and is one that holds values."""
+    """A class named in a file is only loaded if it is already imported and stores values."""
     accelerator, held = kept
     module = types.ModuleType("not_imported")
     exec("import enum\nclass Late(enum.Enum):\n    A = 1\n", module.__dict__)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled modules in both orders: prepared and then compiled, compiled and then prepared; and by
-what the launcher was told."""
+"""Compiled modules in both orders (prepared and then compiled, compiled and then prepared), and
+compiled because of the launcher's options."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configuration files as objects, beside the original's classes."""
+"""Configuration files as objects, compared with the original's classes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_files_of_every_version_load_as_the_original_loads_them(tmp_path: Path) 
     assert len(theirs) > 40
     refused = [path for path, found in theirs.items() if found == "refused"]
     for path, found in theirs.items():
-        # Keys that are gone make the original refuse its own old files.
+        # Keys that were removed make the original reject its own old files.
         assert path in refused or ours[path] == found, path
     assert "refused" not in ours.values()
     assert ours[str(sagemaker)][0] == "SageMakerConfig"

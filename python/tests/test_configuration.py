@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What libraries ask and set, compared with what the original answers."""
+"""What libraries read and set, compared with the original's behaviour."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def fresh_state():
 
 
 def both(code: str, folder: Path) -> tuple:
-    """What the code puts into `answers`, here and in the original."""
+    """The `answers` of the code, here and with the original."""
     code = f"import json\nanswers = []\n{code}\nprint(json.dumps(answers, default=str))"
     ours, theirs = (fork(code, folder, num_ranks=1) for fork in (fork_ours, fork_original))
     return json.loads(ours.splitlines()[-1]), json.loads(theirs.splitlines()[-1])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""First contact: what C++ decides, and a connection that ends and is made again."""
+"""Connecting: decisions in C++, and a connection that ends and is made again."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepared loaders: each process's batches, what a loop tells of them, and what stays of the user's
-loader. What the batches are, the original says (`test_loaders_of_two_processes.py`,
+"""Prepared loaders: each process's batches, what a loop reports about them, and what is kept of the
+user's loader. Other tests compare batches with the original (`test_loaders_of_two_processes.py`,
 `test_sharding_oracle.py`); here the expected values are written out."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Stream(IterableDataset):
 
 
 class WholeRows(torch.utils.data.Dataset):
-    """A data set that is asked for a list of indices."""
+    """A data set that takes lists of indices."""
 
     def __len__(self):
         return 10
@@ -58,7 +58,7 @@ def handed_out():
 
 
 def told(loader):
-    """The batches of a loop, and what was said of each while the loop had it."""
+    """The batches of a loop, and what was reported about each during the loop."""
     return [(batch.tolist(), *handed_out()) for batch in loader]
 
 
@@ -80,7 +80,7 @@ def test_the_loop_knows_the_last_batch_and_how_much_of_it_is_real(num_workers):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_the_end_of_a_stream_is_known_too(num_workers):
-    # Each worker reads the whole stream, so each has an end of its own.
+    # Each worker reads the whole stream, so each has its own end.
     once = [([3, 4, 5], False, 3, 3), ([9, 10, 0], True, 3, 2)]
     twice = [([3, 4, 5], False, 3, 3)] * 2 + [([9, 10, 0], False, 3, 2), ([9, 10, 0], True, 3, 2)]
     loader = of_rank_1(DataLoader(Stream(11), 3, num_workers=num_workers))
@@ -170,7 +170,7 @@ def test_workers_that_answer_out_of_order_do_not_mix_up_what_is_real():
             return index
 
     loader = of_rank_1(DataLoader(OneIsSlow(), 1, num_workers=2, in_order=False))
-    # Sample 0 belongs to rank 0: here it only fills up.
+    # Sample 0 belongs to rank 0: here it is a repeat.
     num_real = {batch[0]: num_real for batch, _, _, num_real in told(loader)}
     assert num_real == {1: 1, 3: 1, 5: 1, 0: 0}
 
@@ -375,7 +375,7 @@ def test_a_restored_loader_goes_on_where_the_other_stood(make):
         other._restore_position(position)
         assert other._position() == position
         if stop == len(epochs[1]):
-            # Nothing is left of it: the next epoch is what comes.
+            # It is completed: the next epoch comes next.
             assert (position["epoch"], position["num_batches"]) == (2, 0)
             assert told(other) == epochs[2]
             continue
@@ -428,7 +428,7 @@ def test_another_epoch_begins_at_its_beginning_whatever_was_restored():
 def test_the_rest_of_an_epoch_that_is_skipped_to_counts_for_the_loader():
     for data in (TEN, Stream()):
         loader = prepare_data_loader(DataLoader(data, 2))
-        # A script that skips by itself is not made to skip twice.
+        # Batches that a script skips itself are not skipped twice.
         loader._restore_position({"epoch": 0, "num_batches": 3})
         rest = iter(skip_first_batches(loader, 3))
         assert next(rest).tolist() == [6, 7]

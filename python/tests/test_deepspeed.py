@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """DeepSpeed's plugin and configuration: what they shard, fill in, clip and schedule, and what is
-refused. Two processes add two gradients and halve the sum, so that weights are those of data
-parallel training bit for bit."""
+rejected. Two processes add two gradients and halve the sum, so weights are bit-identical to those
+of data parallel training."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ def test_what_would_be_another_run_is_refused(config, words):
     ],
 )
 def test_values_of_another_kind_are_named(tmp_path, config, words):
-    """By their keys, from a dictionary and from a file, whose name is told too."""
+    """By their keys, from a dictionary and from a file, whose name is also given."""
     with pytest.raises(ConfigError) as caught:
         DeepSpeedPlugin(hf_ds_config=config)
     assert "[DeepSpeed] " in str(caught.value) and words in str(caught.value)
@@ -313,8 +313,8 @@ def test_fields_of_another_kind_are_named(monkeypatch, field):
 
 
 def test_what_deepspeed_reads_is_read():
-    """Its sections are lax (pydantic's rules): texts of numbers, numbers with a point, and words for
-    yes and no. Its top level takes numbers with a point."""
+    """Its sections are lax (pydantic's rules): strings for numbers, floats, and words for yes and
+    no. Its top level accepts floats."""
     for stage in ("3", 3.0, " 3", "3.0"):
         plugin = DeepSpeedPlugin(hf_ds_config={"zero_optimization": {"stage": stage}})
         assert plugin.zero_stage == 3 and plugin.hf_ds_config.is_zero3()
@@ -431,11 +431,11 @@ def test_warm_up_along_a_logarithm():
     for _ in range(7):
         rates.append(scheduler.get_last_lr()[0])
         accelerator.backward(model(torch.ones(1, 2)).sum())
-        optimizer.step()  # It alone moves the scheduler.
+        optimizer.step()  # it alone advances the scheduler
         optimizer.zero_grad()
     part = [0, 0, math.log(2) / math.log(4), math.log(3) / math.log(4), 1, 1, 1]
     assert rates == pytest.approx([0.1 + 0.4 * p for p in part])
-    # Preparing again is harmless, and whoever gets the Accelerator has the same plugin.
+    # Preparing twice has no effect, and later Accelerators have the same plugin.
     assert accelerator.prepare(scheduler, optimizer, model) == (scheduler, optimizer, model)
     assert pickle.loads(pickle.dumps(accelerator)).deepspeed_plugin is accelerator.deepspeed_plugin
 
@@ -553,7 +553,7 @@ def test_the_prepared_model_saves_and_loads_checkpoints(tmp_path):
     path, client = model.load_checkpoint(tmp_path, load_module_strict=True)
     assert (path, client) == (str(tmp_path / "global_step2"), {"epoch": 3})
     assert torch.equal(generator, torch.get_rng_state())
-    # The momentum has come back too.
+    # The momentum was restored, too.
     train(accelerator, model, optimizer)
     assert module.weight.tolist() == expected
     model.save_checkpoint(tmp_path)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The seams of the engine from Python: a second strategy (tests/parallel/optimizer_sharder.h), and
-the registry of state."""
+"""The callbacks of the engine from Python: a second strategy (tests/parallel/optimizer_sharder.h),
+and the registry of state."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ TRAIN = """
 
 
 def test_another_strategy_trains_as_ddp(tmp_path):
-    # The norm is summed in another order over slices: 1e-6 relative, and what clipping makes of it.
+    # The norm is summed in another order over slices: 1e-6 relative, and its effect on clipping.
     script = TRAIN + """
     _, expected, _, expected_norms = train([])
     accelerator, model, optimizer, norms = train([EngineKwargs(own_engine.optimizer_sharder())])
@@ -172,7 +172,7 @@ def test_a_loader_goes_on_where_the_registry_says():
     for index, batch in enumerate(loader := loader_of(accelerator)):
         if index == 3:
             saved = accelerator._run.state.state_dict()
-        if index >= 3:  # Without a backward, the batch in hand does not count.
+        if index >= 3:  # Without a backward, the current batch does not count.
             expected.append(batch.tolist())
     torch.manual_seed(123)
     again, *_ = make(False)

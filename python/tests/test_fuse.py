@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`prepare(..., fuse=True)` beside transformers' own forwards, on the CPU. Both compute the same
-sums in another order: in float32 results differ by a few units of the last of 24 bits, 1e-5 of the
-largest number after some layers. Which operators ran is counted, so that a forward that was not
-replaced does not pass for one that was."""
+"""`prepare(..., fuse=True)` compared with transformers' own forwards, on the CPU. Both compute the
+same sums in another order: in float32 results differ by a few units in the last place, 1e-5 of the
+largest value after some layers. The operators that ran are counted, so that a forward that was not
+replaced does not pass."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def like_llama(kind):
 
 
 llama = like_llama(transformers.LlamaConfig)
-# What runs in a forward of three layers: of norms one more than two in each of them.
+# The operators of a forward with three layers: one norm more than two per layer.
 DISTILBERT = {"_add_norm_forward": 7, "_linear_gelu": 3}
 # Weights and biases of queries, keys and values are joined.
 BERT = DISTILBERT | {"cat": 6}
@@ -113,7 +113,7 @@ FAMILIES = {
 
 
 class Counting(TorchDispatchMode):
-    """Which operators of ours run, and which of torch's are said to be watched."""
+    """Counts which of our operators run, and which of torch's."""
 
     def __init__(self, *watched):
         super().__init__()
@@ -146,7 +146,7 @@ def inputs_for(model):
 
 
 def both(make, **options):
-    """A model that is fused, and a copy that is not."""
+    """A fused model, and a copy that is not."""
     plain = make()
     fused = Accelerator(cpu=True, **options).prepare(copy.deepcopy(plain), fuse=True)
     return fused, plain
@@ -252,7 +252,7 @@ def padded(model):
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_attention_is_given_no_mask_that_says_nothing(family, others, is_masked, monkeypatch):
     fused, plain = both(FAMILIES[family][0])
-    # Transformers takes its values for unknown, as while a CUDA graph is recorded.
+    # Transformers treats its values as unknown, as during the recording of a CUDA graph.
     monkeypatch.setattr("transformers.masking_utils.is_tracing", lambda *_: True)
     tokens = torch.randint(101, (2, 16))
     masks = []
@@ -288,7 +288,7 @@ def test_a_padded_vocabulary_is_not_seen(family, monkeypatch):
     assert_close(got.logits, expected.logits)
     assert_close(got.loss, expected.loss)
     assert_equal_gradients(fused, plain)
-    # Somebody else's loss goes through the view.
+    # A custom loss uses the view.
     for model in (fused, plain):
         model.zero_grad()
         model(inputs["input_ids"]).logits.square().mean().backward()
@@ -354,8 +354,8 @@ GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"
 )
 @pytest.mark.parametrize("family", FAMILIES)
 def test_weights_in_bf16_lose_no_more_than_without(family, device, is_captured):
-    """Both in bf16 beside transformers' gradients in float32. On a GPU sequences are long enough
-    for a padded vocabulary and for cuDNN's attention."""
+    """Both in bf16 compared with transformers' gradients in float32. On a GPU, sequences are long
+    enough for a padded vocabulary and for cuDNN's attention."""
     num_tokens = 600 if device == "cuda" else 12
     exact = FAMILIES[family][0]()
     exact.config.use_cache = False
@@ -388,7 +388,7 @@ def test_weights_in_bf16_lose_no_more_than_without(family, device, is_captured):
         given = [p.grad.flatten().float() for p in model.parameters() if p.grad is not None]
         gradients.append(torch.cat([*given, loss.detach().float().view(1)]))
     errors = [(got - gradients[0]).norm() / gradients[0].norm() for got in gradients[1:]]
-    # Of some rounded numbers, others; both of 8 bits.
+    # Both are rounded to 8 bits in different places.
     assert errors[1] < 1.5 * errors[0] + 2**-8, errors
 
 
@@ -610,8 +610,8 @@ def test_what_cannot_be_fused_is_refused_before_it_is_prepared():
     assert not accelerator._models
 
 
-# The gradients of two processes meet, and parameters may be cut: each part of the script trains a
-# model fused and not, from the same weights.
+# Gradients of two processes are synchronised, and parameters may be sharded: each part of the
+# script trains a model fused and not, from the same weights.
 TRAIN = """
     import sys
     sys.path.append({folder!r})

@@ -106,7 +106,7 @@ def test_trainer_goes_on_in_fp16_as_if_it_had_not_ended(tmp_path):
     runs = Runs("trainer.py", tmp_path, python_with("libraries"), 1, ["resumed_fp16"])
     original, ours = (answers[0] for answers in runs.compared("resumed_fp16"))
     assert ours["device"] == "cuda" and "scaler.pt" in ours["files"]
-    # Our kernel adds the squares of a norm in another order, which moves its last bit.
+    # Our kernel adds the squares of a norm in another order, which changes its last bit.
     norms = {
         name: [
             entry.pop("grad_norm")
@@ -394,7 +394,7 @@ SHARDED_BY_NCCL = SHARDED + """
 
 @pytest.mark.parametrize("variables", [{}, {"TORCH_CUDA_SANITIZER": "1"}], ids=["", "sanitizer"])
 def test_sharded_training_by_nccl_equals_ddp(tmp_path, variables):
-    """Also while torch's CUDA sanitizer looks for streams that use memory too early."""
+    """Also with torch's CUDA sanitizer, which detects streams that use memory too early."""
     import sys
 
     result = ranks.run([sys.executable], tmp_path, SHARDED_BY_NCCL, **variables)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of two processes against PyTorch's DistributedDataParallel on the same data."""
+"""Gradients of two processes compared with PyTorch's DistributedDataParallel on the same data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DDPCommunicationHookType, DistributedDataParallelKwargs
 
 # PyTorch's DDP runs in the same processes on a copy of the module: the same kernels, the same
-# buckets and one addition of two numbers per gradient, so that bits are compared.
+# buckets and one addition of two numbers per gradient, so results must be bit-identical.
 PREAMBLE = """
     import copy, sys
     import torch
@@ -488,7 +488,7 @@ def test_a_weight_counts_on_its_own_rank_while_ranks_train_alone(tmp_path):
     found.append(net.weight.grad.item())
     answer(found)
     """
-    # Afterwards weights meet again: (2 * 3 * 1 + 2 * 2 * 2) / 10.
+    # Afterwards weights are synchronised again: (2 * 3 * 1 + 2 * 2 * 2) / 10.
     first, second = ranks.run_ours(script, tmp_path)
     assert first == pytest.approx([(1 * 3 + 3 * 7) / 4, 1.4])
     assert second == pytest.approx([(3 + 7) / 2, 1.4])
@@ -553,7 +553,7 @@ def test_a_weight_that_counts_nothing_is_refused_in_a_line(weight):
     ],
 )
 def test_whatever_is_a_number_is_a_weight(weight):
-    # Of the only loss.
+    # Of the single loss.
     assert _backward(weight) == 2.0
 
 
@@ -616,13 +616,13 @@ def test_accumulated_steps_equal_those_of_the_original(tmp_path, steps):
     for mine, other in zip(ours, theirs, strict=True):
         for step, (a, b) in enumerate(zip(mine, other, strict=True)):
             assert a[1:] == b[1:], step
-            # The norm that clips is summed in another order: a unit in the last place per step.
+            # The norm for clipping is summed in another order: a unit in the last place per step.
             assert a[0] == pytest.approx(b[0], rel=2e-5), step
 
 
 def test_masters_train_as_the_same_arithmetic_by_hand(tmp_path):
-    """Weights in bf16, masters in fp32: beside the same written out, and gone on with from a
-    checkpoint in the middle. Both processes have the same data, whose mean is exact."""
+    """bf16 weights with fp32 master weights: compared with the same arithmetic by hand, and resumed
+    from a checkpoint in the middle. Both processes have the same data, whose mean is exact."""
     script = """
     import torch
     from accelerate import Accelerator
@@ -784,7 +784,7 @@ def test_buffers_that_changed_are_rank_0s_or_named(tmp_path):
 
 
 def warnings_of(script, tmp_path):
-    """What `[backward]` warns of on each rank."""
+    """The `[backward]` warnings on each rank."""
     preamble = """
     import torch, warnings
     from accelerate import Accelerator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that stand still: what is said of them, and what `accelerate doctor --job` is told."""
+"""Reports of hanging ranks, and the output of `accelerate doctor --job`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hosts import ADDRESSES, two_hosts
 from processes import wait_until
 from ranks import LAUNCH, PLACE, run
 
-# Workers that handle no SIGTERM are ended after half of it.
+# Workers that do not handle SIGTERM are killed after half of it.
 SHORT_GRACE = ["--grace_seconds", "1"]
-# A job ends when it has said what it should: nobody waits for its timeouts.
+# A job ends when it has printed what it should, without waiting for timeouts.
 SCRIPT = """
 import os, signal, time
 from pathlib import Path
@@ -59,7 +59,7 @@ WAITING = [
     r"script.py:\d+ in <module>: dist.all_reduce",
 ]
 CASES = {
-    # name: (what rank 0 does, what rank 1 does, what is said)
+    # name: (what rank 0 does, what rank 1 does, the report)
     "endless_loop": (
         USERS_COLLECTIVE,
         "spin_for_long()",
@@ -127,7 +127,7 @@ class Job:
         return (self._folder / "log").read_text()
 
     def expect(self, expressions: list[str]) -> None:
-        """Waits until all of it has been said."""
+        """Waits until everything has been printed."""
 
         def is_said() -> bool:
             return all(re.search(expression, self.log()) for expression in expressions)
@@ -256,7 +256,7 @@ def test_a_hang_is_said_once_and_ends_in_an_exception(tmp_path: Path) -> None:
     )
     result = run(LAUNCH, tmp_path, script, ACCELERATE_HANG_SECONDS="0.5")
     assert result.returncode != 0
-    # A rank that arrived late from the collective before is called slow first.
+    # A rank that arrived late from the previous collective is called slow first.
     assert result.stderr.count("it has not moved for") == 1, result.stderr
     assert result.stderr.count("Timed out") == 1, result.stderr
 
@@ -278,14 +278,14 @@ def test_the_doctor_asks_a_running_job(tmp_path: Path) -> None:
 
 
 def said_after_two_seconds(folder: Path, script: str) -> str:
-    """What two ranks print that go on after all."""
+    """What two ranks print that finally continue."""
     result = run(LAUNCH, folder, script, ACCELERATE_HANG_SECONDS="2")
     said = result.stdout + result.stderr
     assert result.returncode == 0, said
     return said
 
 
-# A wait that is over shortly before it would be told of, and then one that is not.
+# A wait that ends shortly before it would be reported, and then one that does not.
 KEEPING = """
 import time
 import torch
@@ -317,7 +317,7 @@ def test_a_wait_that_follows_another_is_told_of(tmp_path: Path) -> None:
     assert "waiting in ," not in said and "rank 1 is no longer waiting" not in said, said
 
 
-# Collectives of the user's own are signs of life.
+# The user's own collectives show progress.
 MOVING_ON = """
 import time
 import torch
@@ -339,7 +339,7 @@ accelerator.end_training()
 def test_a_rank_that_called_collectives_of_its_own_has_moved(tmp_path: Path) -> None:
     said = said_after_two_seconds(tmp_path, MOVING_ON)
     seconds = re.search(r"rank 1: .*; it has not moved for ([0-9.]+) s", said)
-    # The loop before took five seconds more.
+    # The previous loop took five seconds more.
     assert seconds and float(seconds[1]) < 4.5, said
 
 
@@ -376,14 +376,14 @@ def test_step_times_say_where_the_time_goes(tmp_path: Path) -> None:
     quiet = run([sys.executable], tmp_path, script)
     assert quiet.returncode == 0, quiet.stderr
     assert "of the step waits for data: raise num_workers" in quiet.stdout
-    # Nobody is told who did not ask.
+    # Printed only on request.
     assert "[step_times]" not in quiet.stderr
     told = run([sys.executable], tmp_path, script, ACCELERATE_STEP_SUMMARY="1")
     assert "[step_times] 4 steps of" in told.stderr
 
 
-# Finalizers of one thread's collections let the other run, whose frames differ in size, so that
-# memory of a frame that was left holds something else.
+# Finalizers in one thread's collections let the other one run, whose frames differ in size, so that
+# the memory of a freed frame contains something else.
 MOVING = """
 import gc, sys, threading, time
 from accelerate import _stacks

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators of `accelerate.kernels` beside torch's own, on the CPU and, where there is one, on
+"""The operators of `accelerate.kernels` compared with torch's own, on the CPU and, if available, on
 a GPU.
 
-In float64 both compute the same sums in another order: 1e-10. In bf16 (8 bits) torch rounds
-between its operators where ours do not: a few units of the last place of the largest number."""
+In float64 both compute the same sums in another order: 1e-10. In bf16 (8 bits) torch rounds between
+its operators and ours do not: a few units in the last place of the largest value."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEVICES = [
 
 
 def compare(ours, theirs, shapes, device, dtype, tolerance):
-    """Results and gradients of two functions of tensors of these shapes."""
+    """Compares results and gradients of two functions of tensors with these shapes."""
     torch.manual_seed(5)
     values = [torch.randn(shape, device=device, dtype=torch.float64) for shape in shapes]
     outcomes = []
@@ -128,7 +128,7 @@ def test_results_and_gradients_are_those_of_torch(name, device, dtype, tolerance
 @pytest.mark.parametrize(("device", "dtype", "tolerance"), DEVICES)
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_checkpointed_is_computed_again(name, device, dtype, tolerance):
-    """A checkpoint gives each tensor that was saved once."""
+    """A checkpoint returns each saved tensor only once."""
     ours, theirs, shapes = CASES[name]
     if name == "rotate" and dtype == torch.float64:
         tolerance = 1e-6  # Angles are given in float32.
@@ -342,7 +342,7 @@ def test_compiled_functions_may_use_packed_attention_and_cross_entropy():
     ],
 )
 def test_autocast_lowers_products_and_widens_sums(name, dtype):
-    """Weights of float32 behind an activation of bfloat16."""
+    """float32 weights with a bfloat16 activation."""
     ours, theirs, shapes = CASES[name]
     gradients = []
     for function in (ours, theirs):
@@ -355,7 +355,7 @@ def test_autocast_lowers_products_and_widens_sums(name, dtype):
         gradients.append([t.grad for t in (x, *others)])
         assert function is theirs or results[0].dtype == dtype
     for own, expected in zip(*gradients, strict=True):
-        # Products of bfloat16 numbers, which are rounded in other places.
+        # Products of bfloat16 values, which are rounded in other places.
         assert (own - expected).abs().max() <= 0.05 * expected.abs().max().clamp(min=1)
 
 
@@ -377,7 +377,7 @@ def test_packed_attention_keeps_sequences_apart_and_takes_what_is_empty():
     y.backward(torch.cat([torch.full((1, 2, 4), torch.nan), torch.ones(5, 2, 4)]))
     for tensor in tensors:
         assert tensor.grad[1:].isfinite().all()
-    # No sequence is longer than all tokens: this would take terabytes.
+    # No sequence is longer than the total: otherwise this would take terabytes.
     starts = torch.tensor([0, 1, 6])
     long = kernels.packed_attention(*tensors, cu_seqlens=starts, max_length=2**40)
     assert torch.equal(long, y)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loaders of two connected processes: batches, shuffles and draws from the generators equal those
-of Hugging Face Accelerate under torchrun; faults reach every process."""
+of Hugging Face Accelerate under torchrun; errors reach every process."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ def test_what_fails_on_the_rank_that_reads_is_raised_on_all(tmp_path):
                 assert text.startswith("[DataLoaderDispatcher] Process 0, which reads for all")
                 assert f"failed with {own}" in text and "\n" not in text
             assert is_runtime_error or kind in ("KeyError", "OSError")
-            # What came before the fault was handed out.
+            # Batches before the error were returned.
             expected = [[[0, 1, 2, 3], [8, 9, 10, 11]], [[4, 5, 6, 7], [12, 13, 14, 15]]][rank]
             assert batches == (expected if name == "broken" else [])
     for odd in (0, 1):
@@ -284,7 +284,7 @@ def test_what_fails_on_the_rank_that_reads_is_raised_on_all(tmp_path):
 
 def test_dispatched_loops_are_left_nested_and_gone_on_with(tmp_path):
     def of_rank(rank):
-        # The last of seven turns has samples 24 and 25, one for each process.
+        # The last of seven rounds has samples 24 and 25, one for each process.
         return [[i, i + 1] for i in range(2 * rank, 24, 4)] + [[24 + rank]]
 
     for rank, found in enumerate(run_ours(LEFT_EARLY, tmp_path)):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `gather_for_metrics` gives over an epoch is each sample once, whatever was drawn and filled
-up: numbers here are counted by hand."""
+"""`gather_for_metrics` returns each sample of an epoch once, whatever was drawn and filled up;
+expected values are counted by hand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NUMBERS = torch.arange(98)
 
 
 class Remembered:
-    """A sampler that remembers what it drew last."""
+    """A sampler that remembers its last order."""
 
     def __init__(self, sampler):
         self.sampler = sampler
@@ -74,7 +74,7 @@ def test_a_loss_that_stands_for_each_sample_counts_so_often(accelerator, data):
     loader = accelerator.prepare(DataLoader(data, batch_size=8))
     losses = []
     for batch in loader:
-        # As Trainer does, with the size that batches are meant to have.
+        # Like Trainer, with the nominal batch size.
         losses.append(accelerator.gather_for_metrics(batch.float().mean().repeat(8)))
         assert len(accelerator.gather_for_metrics(["w"] * 8)) == len(batch)
     assert [len(part) for part in losses] == [8, 3]
@@ -254,8 +254,8 @@ def test_repeated_batches_do_not_count_whatever_their_rows_are(two):
         rounds = [[0, 1, 2], range(3, 10), range(10, 20)]
         # Each text list is longer than its batch by one.
         assert found["packed"] == [[twice(numbers) for numbers in rounds], 45]
-        # Of five samples in batches of two, the first process repeats one and the second both. Of
-        # the first's nobody knows the rows.
+        # Of five samples in batches of two, the first process repeats one and the second both. It
+        # is unknown which rows of the first are repeats.
         tokens, _ = found["partly repeated"]
         assert tokens == [twice(range(4)), twice([4, 0])]
     first, second = (found["warnings"] for found in two)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types of prepared modules: what asks for the class, makes another of it or changes it."""
+"""The types of prepared modules: code that inspects the class, creates another module from it or
+changes it."""
 
 from __future__ import annotations
 

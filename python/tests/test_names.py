@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every module and name of the original can be imported; what is not there yet says so when it is
-used, and not before. The original itself says which names those are."""
+"""Every module and name of the original can be imported; unsupported ones raise when they are used,
+not before. The original itself provides the list of names."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ PACKAGE = Path(accelerate.__file__).parent
 VERSION = accelerate.__version__
 SENTENCE = rf"^accelerate[\w.]+ is not supported in accelerate {re.escape(VERSION)}\. [^\n]*$"
 
-# Run by the original's Python: its public names, as an import finds them. Scripts are left out,
-# as importing them runs them.
+# Run by the original's Python: lists its public names as imported. Scripts are skipped, because
+# importing them runs them.
 LIST_ORIGINAL = """
 import importlib, json, pkgutil, types, warnings
 warnings.simplefilter("ignore")

@@ -18,7 +18,7 @@ from processes import LIMIT_SECONDS, is_alive, wait_until
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "notebooks").glob("*.ipynb"))
 
-# What the original refuses to start from: threads at work, CUDA and torch in use.
+# What the original refuses to start from: running threads, CUDA and torch in use.
 BUSY = """
 import os, threading, time, torch
 from accelerate import notebook_launcher
@@ -45,7 +45,7 @@ def train(start):
 
 
 class Kernel:
-    """Runs cells in one kernel, one after the other."""
+    """Runs cells in one kernel, in order."""
 
     def __init__(self, client: NotebookClient) -> None:
         self.client = client
@@ -53,7 +53,7 @@ class Kernel:
         asyncio.set_event_loop(self.loop)
 
     def run(self, source: str) -> str:
-        """Returns what the cell showed; raises `CellExecutionError` where it raised."""
+        """Returns the output of the cell; raises `CellExecutionError` if it raised."""
         return self.wait(self.execute(source))
 
     def wait(self, work: Coroutine[Any, Any, Any]) -> Any:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a prepared module leaves behind is the user's own, with no trace of this package; states and
-Accelerators that other objects hold do not keep these from being saved and copied."""
+"""Pickles and copies of prepared modules are plain ones of the user's class, without this package;
+states and Accelerators that other objects refer to do not prevent these from being saved and
+copied."""
 
 import copy
 import io
@@ -66,7 +67,7 @@ def test_a_module_inside_of_a_pickled_object_travels_along(model):
 
 
 def _copies(value):
-    """Copies in this process, also by torch's own format."""
+    """Copies in this process, also in torch's own format."""
     buffer = io.BytesIO()
     torch.save(value, buffer)
     buffer.seek(0)

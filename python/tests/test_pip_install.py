@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A wheel with the engine of this torch, made as `./dev wheel` does and installed into an environment
-that has torch; and `pip install .` into one that has none."""
+"""A wheel with the engine of this torch, built as `./dev wheel` does and installed into an environment
+that has torch; and `pip install .` into one without."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TRAIN = """
 
 
 def make_environment(folder: pathlib.Path, with_torch: bool) -> pathlib.Path:
-    """A virtual environment; torch and what it needs are links to those of this one."""
+    """A virtual environment in which torch and its dependencies are links to those of this one."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     site = next(folder.glob("lib/python*/site-packages"))
     source = pathlib.Path(torch.__file__).parents[1]
@@ -49,7 +49,7 @@ def make_environment(folder: pathlib.Path, with_torch: bool) -> pathlib.Path:
 def clean_variables() -> dict[str, str]:
     hidden = ("PYTHONPATH", "ACCELERATE_PYTHON")
     kept = {name: value for name, value in os.environ.items() if name not in hidden}
-    # The name by which CMake found the compiler before: ccache knows what it compiled then.
+    # The name by which CMake found the compiler before, for which ccache has entries.
     return {"CXX": "/usr/bin/c++", **kept}
 
 
@@ -58,7 +58,7 @@ def pip(programs: pathlib.Path, *words: object) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     command += ["--python", programs / "python", *words]
     variables = clean_variables()
-    # Of the user: the registry that pip is set to, and what ccache has compiled.
+    # The user's pip registry and ccache.
     variables["HOME"] = os.environ.get("ACCELERATE_TEST_USERS_HOME") or variables["HOME"]
     return subprocess.run(
         command, env=variables, capture_output=True, text=True, timeout=BUILD_SECONDS
@@ -131,7 +131,7 @@ def test_types_are_marked_and_the_original_is_replaced(programs):
 def test_metadata_names_our_own_page_and_holds_the_licence(programs):
     folder = next(site_packages(programs).glob("accelerate-*.dist-info"))
     fields = dict(re.findall(r"^([\w-]+): (.*)$", (folder / "METADATA").read_text(), re.M))
-    # sentence-transformers asks for this word before it takes the package for Accelerate.
+    # sentence-transformers looks for this word before it takes the package for Accelerate.
     assert "huggingface" in fields["Home-page"]
     assert "github.com/huggingface" not in fields["Home-page"]
     assert fields["Home-page"].endswith("docs/coming_from_huggingface.md")
@@ -155,7 +155,7 @@ def test_only_the_cuda_part_of_the_engine_needs_cuda(programs):
     for file in (module, engine / "libaccelerate.so"):
         assert "libtorch_cpu.so" in needed_libraries(file)
         assert not [name for name in needed_libraries(file) if "cuda" in name]
-    # What needs no torch is there once, however many engines there are.
+    # Files that do not depend on torch exist once, however many engines there are.
     for file in (package / "lib").iterdir():
         assert not [name for name in needed_libraries(file) if "torch" in name or "c10" in name]
     cuda = engine / "libaccelerate_cuda.so"

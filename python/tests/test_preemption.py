@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run that is asked to stop saves, is started again, and ends as if nothing had been."""
+"""A run that is asked to stop saves, is restarted, and ends as if it had not been interrupted."""
 
 from __future__ import annotations
 

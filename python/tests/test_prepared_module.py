@@ -57,7 +57,7 @@ def pair(accelerator):
 
 
 def as_torch_computes(accelerator, function, *args):
-    """What torch gives in the precision of the run, as fp32."""
+    """What torch computes in the precision of the run, as fp32."""
     is_reduced = accelerator.mixed_precision == "bf16"
     with torch.autocast("cpu", torch.bfloat16, enabled=is_reduced):
         return function(*args).float()
@@ -293,7 +293,7 @@ def test_gradients_are_those_of_all_processes(accelerator, pair):
     net, prepared = pair
     own = torch.full((1, 3), 1.0 + accelerator.process_index)
     accelerator.backward(prepared(own).parts["y"][0].sum())
-    # d(2 w x) / dw = 2 x, of which processes take the mean.
+    # d(2 w x) / dw = 2 x, averaged over processes.
     mean = (accelerator.num_processes + 1) / 2
     assert torch.equal(net.layer.weight.grad, torch.full((2, 3), 2 * mean))
 

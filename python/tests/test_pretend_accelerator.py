@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kind of accelerator that the package does not know trains as the CPU does, bit for bit: its
-kernels are the CPU's, on the same numbers in the same order."""
+"""A kind of accelerator that the package does not know trains bit-identically to the CPU: its
+kernels are the CPU's, with the same values in the same order."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ with open(f"answer_{where}_{accelerator.process_index}", "w") as file:
     )
 accelerator.end_training()
 """
-# Precision, and steps of a window.
+# Precision, and micro-batches per update.
 SETTINGS = cases(
     [("no", "1"), ("bf16", "1"), ("no", "3"), ("bf16", "3")], small=[("no", "1"), ("bf16", "3")]
 )
@@ -158,5 +158,5 @@ def test_a_model_that_is_cut_comes_to_its_device_in_parts(tmp_path: Path) -> Non
     expected, found = answers(tmp_path, "cpu"), answers(tmp_path, "pretend")
     assert len(found) == 2
     assert [rank["numbers"] for rank in found] == [rank["numbers"] for rank in expected]
-    # Half of it, one of 16 units, and what travels.
+    # Half of it, one of 16 units, and buffers.
     assert all(0.5 < rank["peak"] < 0.7 for rank in found), found

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names, signatures and members of the package beside the original's. What differs stands with its
-reason in python/differences.txt, from which docs/coming_from_huggingface.md is made."""
+"""Names, signatures and members of the package compared with the original's. Differences are listed
+with their reasons in python/differences.txt, from which docs/coming_from_huggingface.md is
+generated."""
 
 from __future__ import annotations
 
@@ -21,9 +22,9 @@ sys.path.insert(0, str(ROOT / "tools"))
 from coming_from_accelerate import read_differences  # noqa: E402
 
 DESCRIBE = Path(__file__).with_name("describe_package.py")
-# What `inspect` does not find may be there in another way.
+# What `inspect` does not find may exist in another form.
 COVERS = {"not there": ["not there"], "other": ["other", "not there"], "more": ["more"]}
-# Parameters of these kinds are found by their place.
+# Parameters of these kinds are passed by position.
 PLACED = ("POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD")
 
 
@@ -41,7 +42,7 @@ def described(python: str, path: str, names: dict[str, list[str]]) -> dict[str, 
 
 
 def compare_signatures(name: str, theirs: Any, ours: Any) -> dict[str, str]:
-    """What a call that was written for the original meets: `name(parameter)` to verdict."""
+    """The effect on a call written for the original: `name(parameter)` to verdict."""
     if theirs is None or ours is None:
         return {}
     found = {}
@@ -92,9 +93,9 @@ def compare(name: str, theirs: dict[str, Any], ours: dict[str, Any] | None) -> d
 
 
 class Comparison(typing.NamedTuple):
-    # What the package has of the original's names.
+    # Which of the original's names the package has.
     ours: dict[str, Any]
-    # Every difference that `inspect` sees, and of what kind it is.
+    # Every difference that `inspect` sees, with its kind.
     differences: dict[str, str]
 
 
@@ -110,7 +111,7 @@ def comparison() -> Comparison:
     found: dict[str, str] = {}
     for name, description in theirs.items():
         found |= compare(name, description, ours.get(name))
-    # Behind an optional package that the original's Python lacks.
+    # Needs an optional package that the original's Python lacks.
     for module, own in names.items():
         for name in own:
             if f"{module}.{name}" not in theirs and f"{module}.{name}" not in ours:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server that forks ranks for other tests, beside threads of the modules that it imports."""
+"""The server that forks ranks for other tests, with threads of the modules that it imports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ is_named.wait()
 
 
 def serve(folder: Path, thread_name: str) -> subprocess.CompletedProcess[str]:
-    """How a server ends that imports such a module and is asked for two ranks."""
+    """The outcome of a server that imports such a module and is asked for two ranks."""
     (folder / "starts_thread.py").write_text(STARTS_THREAD.replace("NAME", thread_name))
     script = folder / "script.py"
     script.write_text("import os; print('rank', os.environ['RANK'])")

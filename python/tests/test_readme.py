@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python loop that the README shows, run as it stands."""
+"""Runs the Python loop of the README unchanged."""
 
 import pathlib
 import re

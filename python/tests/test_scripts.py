@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Users' scripts under every starter, beside their own use of torch.distributed."""
+"""User scripts under every starter, with their own use of torch.distributed."""
 
 from __future__ import annotations
 
@@ -130,14 +130,14 @@ def test_an_exception_in_one_process_ends_the_run_and_is_named(tmp_path):
     """
     result = ranks.run(ranks.LAUNCH, tmp_path, script)
     assert result.returncode == 1
-    # Once, last, and without what the other rank says about its lost partner.
+    # Once, last, and without the other rank's message about its lost connection.
     assert result.stderr.count("Traceback (most recent call last):") == 1
     assert result.stderr.endswith("\nValueError: the third batch is bad\n")
     assert "[launch] Rank 1 failed with exit code 1:\nTraceback" in result.stderr
     assert "[rank1]" not in result.stderr and "CommError" not in result.stderr
 
 
-# A mistake, the line of the script that makes it, and what torch or Python says of it.
+# A mistake, the line of the script that makes it, and the error of torch or Python.
 MISTAKES = {
     "missing module": ("import torhc", "ModuleNotFoundError: No module named 'torhc'"),
     "wrong shape": ("net(torch.ones(2, 3))", "mat1 and mat2 shapes cannot be multiplied"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the code, variables and debug mode decide, beside the original."""
+"""Precedence of code, variables and debug mode, compared with the original."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import GradientAccumulationPlugin, PrecisionType
 from accelerate.utils.operations import DistributedOperationException
 
-# What a program says and what its variables say, and what comes of it.
+# Settings of a program and its variables, and the result.
 PRECEDENCE = """
 import json, os
 from accelerate import Accelerator

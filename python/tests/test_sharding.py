@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sharded training from Python: the original's plugin, what it trains, and what is saved. Two
-processes add two gradients and halve the sum, so that weights are those of data parallel training
-bit for bit."""
+"""Sharded training from Python: the original's plugin, training, and saving. Two processes add two
+gradients and halve the sum, so weights are bit-identical to those of data parallel training."""
 
 from __future__ import annotations
 
@@ -484,7 +483,7 @@ def test_compiled_models_are_refused_where_parameters_are_cut(tmp_path):
     assert "compiled 0" in out and "compiled 1" in out
 
 
-# A process alone has everything whole.
+# A single process has whole parameters.
 RESUME = COMMON + """
     import torch.distributed as dist
     stage, order, froms = sys.argv[1], sys.argv[2], sys.argv[3:]
@@ -600,7 +599,7 @@ def test_a_run_goes_on_at_another_number_of_processes(tmp_path, stage):
         assert f"done {num}" in out
 
 
-# Those of torch's that look at single numbers.
+# Those of torch's that work element by element.
 KINDS = """
     of_whole = {"Adafactor", "LBFGS", "Muon", "Optimizer", "SparseAdam"}
     kinds = [kind for name, kind in vars(torch.optim).items()
@@ -633,7 +632,8 @@ UPDATES = COMMON + KINDS + """
 
 
 def test_gradients_stay_when_a_backward_raises(tmp_path):
-    """As in torch on one process: those of earlier micro-batches, and those that had arrived."""
+    """As in torch on one process: gradients of earlier micro-batches, and those that had
+    arrived."""
     script = """
     import os
     import torch
@@ -732,7 +732,8 @@ def test_optimizers_that_look_at_single_numbers_train_as_without_sharding(tmp_pa
     assert "updated 0" in out and "updated 1" in out
 
 
-# A parameter without dimensions has state that is one number, whether it is cut or counts.
+# For a parameter without dimensions, state is a single number, whether it is sharded or counts
+# steps.
 UPDATES_AGAIN = COMMON + KINDS + """
     class Scaled(torch.nn.Module):
         def __init__(self):
@@ -770,7 +771,7 @@ def test_state_of_every_such_optimizer_is_loaded(tmp_path):
     assert "resumed 0" in out and "resumed 1" in out
 
 
-# Before any forward, by every way of asking.
+# Before any forward, with every way to read them.
 LOADED = COMMON + """
     from safetensors.torch import load_file
     from accelerate.utils import DeepSpeedPlugin
@@ -1085,7 +1086,7 @@ def test_lora_in_a_trainer_goes_on(tmp_path, version):
 
 # --- the plugin -------------------------------------------------------------------------------
 
-# Variables and arguments; both packages answer with fields, or with the kind of their exception.
+# Variables and arguments; both packages return fields, or the kind of their exception.
 FIELDS = """
     import json, os, warnings
     warnings.simplefilter("ignore")
@@ -1271,7 +1272,7 @@ def test_state_of_before_the_first_step_is_cut(tmp_path):
 
 
 def test_what_cannot_be_right_is_refused_in_one_line(tmp_path):
-    # What `accelerate config` of the original writes, and a flag over it.
+    # What the original's `accelerate config` writes, overridden by a flag.
     (tmp_path / "config.yaml").write_text(
         textwrap.dedent("""
             compute_environment: LOCAL_MACHINE
@@ -1383,12 +1384,12 @@ KINDS = """
 
 
 def test_exceptions_have_one_class_on_every_path(tmp_path):
-    """Through operators, autograd and bindings alike, of which torch's own make a RuntimeError."""
+    """Through operators, autograd and bindings, which torch's own turn into a RuntimeError."""
     assert "kinds are kept" in ranks.fork_ours(KINDS, tmp_path)
 
 
 def test_a_hybrid_strategy_has_a_copy_on_each_machine(tmp_path):
-    """Four processes that are told that they are two on each of two machines."""
+    """Four processes that simulate two machines with two each."""
     script = """
     import os
     rank = int(os.environ["RANK"])

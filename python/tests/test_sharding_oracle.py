@@ -17,7 +17,8 @@ from torch.utils.data import BatchSampler
 
 
 def deal_out(data_loader):
-    """Every case and what each of its ranks gets: run with the original's module and with ours."""
+    """Every case with the batches of each of its ranks: run with the original's module and with
+    ours."""
     from itertools import product
 
     from torch.utils.data import BatchSampler, IterableDataset
@@ -48,7 +49,7 @@ def deal_out(data_loader):
             return self.num_batches
 
     class Own(BatchSampler):
-        """A class of the user's that groups samples itself."""
+        """A custom class that groups samples itself."""
 
         def __iter__(self):
             for first in range(0, len(self.sampler), self.batch_size):
@@ -85,7 +86,7 @@ def deal_out(data_loader):
 
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory) -> dict:
-    # A file in a folder of its own: with -c the package here could stand before the original.
+    # A file in a separate folder: with -c, the package here could precede the original.
     script = tmp_path_factory.mktemp("original") / "script.py"
     script.write_text(
         f"{inspect.getsource(deal_out)}\nimport accelerate, json\n"
@@ -117,8 +118,8 @@ def test_every_rank_gets_the_samples_of_the_original(originals, ours):
 
 
 def test_the_length_is_what_is_handed_out(ours):
-    # A class of the user's only says how many batches it has, so whether the last one has a part
-    # for every rank is unknown.
+    # A custom class only says how many batches it has, so it is unknown whether the last one has a
+    # part for every rank.
     unknown = {str(("Own", *case, True, False)) for case in product(
         range(26), (1, 2, 3, 4), (False, True), (1, 2, 3), (0, 1, 2))}
     wrong = [key for key, (given, length) in ours.items() if len(given) != length]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""trl, peft, sentence-transformers and diffusers give the same with this package as with the
-original: every loss, learning rate, metric and weight, bit for bit."""
+"""trl, peft, sentence-transformers and diffusers have the same results with this package as with
+the original: every loss, learning rate, metric and weight, bit for bit."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ SCENARIOS = cases(
         "sentences",
         "gathered_sentences",
         "diffusion_bf16",
-        # The last one: it ends the group of processes.
+        # The last one, because it ends the process group.
         "diffusion",
     ],
     small=["sft", "sft_lora", "dpo", "lora_loop", "sentences", "gathered_sentences", "diffusion"],
 )
-# The original adds up the gradients of a cached loss's parts, then processes meet once; here they
-# meet for each part. The sum is the same, its rounding is not. bf16 keeps 8 bits: where that difference tips
-# a rounding, which depends on the processor, an activation and its gradients move by 1 in 256.
+# The original accumulates the gradients of a cached loss's parts and synchronises once; here each
+# part is synchronised. The sum is the same up to rounding. With bf16's 8 bits, that difference may
+# flip a rounding, depending on the processor, and change an activation and its gradients by 1 in
+# 256.
 ROUNDING = {"sentences": 1e-4, "gathered_sentences": 2**-8}
-# An epoch is run, saved, gone on with, loaded and gone on with again.
+# An epoch is run, saved, continued, loaded and continued again.
 RESUMED = {"diffusion", "diffusion_bf16"}
 NUM_PROCESSES = cases([1, 2], small=[2])
 
@@ -44,9 +45,9 @@ def runs(request, tmp_path_factory) -> Runs:
 
 @pytest.mark.parametrize("scenario", ["evaluated_sentences"])
 def test_every_row_that_was_evaluated_counts(runs, scenario):
-    """On two processes two batches of two rows each are evaluated, as the library asks to leave
-    out what does not fill a batch. The original takes the one row that is left out for the number
-    of rows in the last turn: its mean has one row in the place of four."""
+    """On two processes two batches of two rows each are evaluated, because the library drops
+    incomplete batches. The original takes the single dropped row for the number of rows in the last
+    round: its mean has one row instead of four."""
     original, ours = runs.compared(scenario)
     assert [rank["batches"] for rank in ours] == [rank["batches"] for rank in original]
     if runs.num_processes == 1:
@@ -69,7 +70,7 @@ def test_nothing_differs(runs, scenario):
             assert answer["again"] == answer["second"]
             assert answer["losses"][-epoch:] == answer["losses"][epoch:-epoch]
         if runs.num_processes == 2:
-            # The original goes on with another order of rows, so what follows is not compared.
+            # The original resumes with another order of rows, so what follows is not compared.
             for answer in [*original, *ours]:
                 del answer["losses"][-epoch:], answer["again"], answer["average"]
     if scenario in ROUNDING and runs.num_processes == 2:
@@ -78,7 +79,7 @@ def test_nothing_differs(runs, scenario):
             assert len(mine["history"]) == len(theirs["history"])
             for expected, found in zip(theirs["history"], mine["history"]):
                 assert found == pytest.approx(expected, rel=near)
-            # The biases of keys have no gradient but rounding.
+            # The gradients of key biases are only rounding errors.
             for norms in (theirs["norms"], mine["norms"]):
                 for name in [name for name in norms if name.endswith("key.bias")]:
                     del norms[name]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers' Trainer gives the same with this package as with the original: every loss, norm,
-learning rate, metric and weight, bit for bit. Two processes add two gradients and halve the sum,
-which has one result whatever the order.
+"""transformers' Trainer has the same results with this package as with the original: every loss,
+norm, learning rate, metric and weight, bit for bit. Two processes add two gradients and halve the
+sum, which is exact in any order.
 
-Where the original is wrong, the test says how and what is right."""
+If the original is wrong, the test says how and what is right."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ SAME = cases(
 )
 EARLY = cases(["evaluate_first", "evaluate_first_bf16"], small=["evaluate_first"])
 STAGES = ["stage0", "stage1", "stage2", "stage3"]
-# Each has a start of its own, in one process.
+# Each has its own start, in one process.
 ALONE = cases(["beside_deepspeed", "compiled"], small=["beside_deepspeed"])
 RELEASES = cases(["", "-transformers4"], small=[""])
-# Go on from a checkpoint, which two processes of the original cannot with the older release.
+# They resume from a checkpoint, which two processes of the original cannot with the older release.
 RESUMED = ["plain", "resumed_bf16", "resumed_stream"]
 
 
@@ -56,8 +56,8 @@ def release(request) -> str:
 @pytest.fixture(scope="module", params=[1, 2], ids=["one", "two"])
 def runs(request, release, tmp_path_factory) -> Runs:
     names = [name for name in chosen_scenarios(request) if name not in ALONE]
-    # Last: rounding depends on what a process has computed before, and where the original fails
-    # another one goes on.
+    # Last: rounding depends on what a process has computed before, and after a failure of the
+    # original another process continues.
     names.sort(key=lambda name: bool(release) and name in RESUMED)
     folder = tmp_path_factory.mktemp("trainer")
     return Runs("trainer.py", folder, python_with("libraries", release), request.param, names)
@@ -68,7 +68,7 @@ def test_nothing_differs(runs, release, scenario):
     if release == "-transformers4" and runs.num_processes == 2 and scenario in RESUMED:
         # The original's processes are on "cpu:0" and "cpu:1", where this release cannot load.
         ours = runs.ours_alone(scenario, "don't know how to restore data location")
-        # Of a stream Trainer does not know the epochs, and skips into another.
+        # Trainer does not know the epochs of a stream, and skips into another one.
         for rank in ours if scenario != "resumed_stream" else ():
             whole, resumed = rank["whole"], rank["resumed"]
             assert whole["weights"] == resumed["weights"]
@@ -84,7 +84,7 @@ def test_nothing_differs(runs, release, scenario):
 @pytest.mark.parametrize("runs", [2], indirect=True, ids=["two"])
 @pytest.mark.parametrize("scenario", ["plain"])
 def test_processes_of_the_launcher_train_as_others(runs, release, scenario, tmp_path):
-    # By its path: the libraries' environment has a program of this name too.
+    # By its path, because the libraries' environment also has a program of this name.
     launch = [shutil.which(LAUNCH[0]), *LAUNCH[1:], runs.python, PROGRAMS / runs.program]
     variables = {name: value for name, value in os.environ.items() if name not in PLACE}
     variables |= variables_of(runs.python, is_ours=True)
@@ -95,8 +95,8 @@ def test_processes_of_the_launcher_train_as_others(runs, release, scenario, tmp_
 
 @pytest.mark.parametrize("scenario", ["group_by_length"])
 def test_rows_grouped_by_length_are_each_seen_once(runs, scenario):
-    """The original lets every process draw the order from its own generator; ours from one that
-    all share. In one process there is no difference."""
+    """In the original, every process draws the order from its own generator; ours use a common one.
+    In one process there is no difference."""
     original, ours = runs.compared(scenario)
     if runs.num_processes == 1:
         assert differences(original, ours) == []
@@ -106,14 +106,14 @@ def test_rows_grouped_by_length_are_each_seen_once(runs, scenario):
     for first in range(0, 3 * num_batches, num_batches):
         epoch = [rank["seen"][first : first + num_batches] for rank in ours]
         rows = [row for batches in epoch for batch in batches for row in batch]
-        # Two of 22 fill the last batch up.
+        # Two of 22 rows fill up the last batch.
         assert len(rows) == 24 and set(rows) == set(range(22))
 
 
 @pytest.mark.parametrize("scenario", ["streamed_evaluation"])
 def test_a_stream_is_evaluated_row_by_row(runs, scenario):
-    """The loss of a last batch is a mean over rows that fill it up too, which the packages deal
-    out to two processes in different ways: it is only near."""
+    """The loss of the last batch is also a mean over rows that fill it up, which the packages
+    distribute differently to two processes, so it is only close."""
     original, ours = runs.compared(scenario)
     near = 2e-4 if runs.num_processes == 2 else 0
     for theirs, mine in zip(original, ours):
@@ -125,9 +125,9 @@ def test_a_stream_is_evaluated_row_by_row(runs, scenario):
 
 @pytest.mark.parametrize("scenario", EARLY)
 def test_an_evaluation_before_training_changes_nothing(runs, scenario):
-    """The original takes a model that was prepared to be evaluated for one that is ready to be
-    trained: gradients of several processes never meet, and the ranks drift apart. What is right is
-    its training without that evaluation."""
+    """The original considers a model prepared for evaluation ready for training: gradients of
+    several processes are not synchronised, and the ranks diverge. The expected result is training
+    without that evaluation."""
     original, ours = runs.compared(scenario)
     if len(original) > 1:
         assert original[0]["trained"]["weights"] != original[1]["trained"]["weights"]
@@ -140,7 +140,7 @@ def test_an_evaluation_before_training_changes_nothing(runs, scenario):
 @pytest.mark.parametrize("scenario", ["sampled_evaluation"])
 def test_metrics_have_every_row_that_was_drawn(runs, scenario):
     """The original takes the length of the data set for the number of rows that its sampler draws:
-    of eleven rows it gives nine in one process, and thirteen, some of them twice, in two."""
+    of eleven rows it returns nine in one process, and thirteen, including duplicates, in two."""
     original, ours = runs.compared(scenario)
     for theirs, mine in zip(original, ours):
         assert theirs["predicted"] == len(theirs["evaluated"]) == {1: 9, 2: 13}[runs.num_processes]
@@ -150,7 +150,7 @@ def test_metrics_have_every_row_that_was_drawn(runs, scenario):
 
 
 def deepspeed_stub(folder: Path) -> list[str]:
-    """Of DeepSpeed, what makes transformers think that it is installed."""
+    """The part of DeepSpeed that makes transformers think it is installed."""
     stub = folder / "path"
     (stub / "deepspeed").mkdir(parents=True)
     (stub / "deepspeed/__init__.py").write_text(
@@ -168,8 +168,8 @@ def deepspeed_stub(folder: Path) -> list[str]:
     "name", cases(["with_deepspeed", "with_deepspeed_stages"], small=["with_deepspeed"])
 )
 def test_a_deepspeed_configuration_trains_saves_and_resumes(tmp_path, name, num_processes):
-    """The original needs DeepSpeed itself; what ours trains is compared with the same Trainer
-    without a configuration."""
+    """The original needs DeepSpeed itself; our training is compared with the same Trainer without a
+    configuration."""
     python = python_with("libraries")
     runs = Runs("trainer.py", tmp_path, python, num_processes, [name], deepspeed_stub(tmp_path))
     ranks = runs.ours(name)
@@ -177,9 +177,9 @@ def test_a_deepspeed_configuration_trains_saves_and_resumes(tmp_path, name, num_
     found = ranks[0]
     plain = found["plain"]
     assert plain["steps"] == {1: 6, 2: 4}[num_processes]
-    # Two processes average the gradients of each micro-batch, where Trainer alone averages their
-    # sum: another order, and losses of the size of one. What rounding decides, as the bias of keys
-    # whose gradient is zero, is left out.
+    # Two processes average the gradients of each micro-batch, whereas Trainer alone averages their
+    # sum: another order, and losses near 1. Values that are only rounding, such as the bias of
+    # keys, whose gradient is zero, are not compared.
     near = 0 if num_processes == 1 else 2e-4
     for trained in (found[kind] for kind in found if kind.startswith("stage")):
         for name, weights in plain["weights"].items():
@@ -189,7 +189,7 @@ def test_a_deepspeed_configuration_trains_saves_and_resumes(tmp_path, name, num_
         for line, expected in zip(trained["history"][:-1], plain["history"][:-1], strict=True):
             for key, value in expected.items():
                 is_number = isinstance(value, float)
-                # Norms of parts are added up in another order.
+                # Norms of shards are summed in another order.
                 assert line[key] == (pytest.approx(value, rel=1e-3) if is_number else value), key
     for kind in found.keys() & {*STAGES, "sections"}:
         whole, resumed = found[kind], found[f"{kind} resumed"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What libraries that expect the original do with prepared objects."""
+"""What libraries written for the original do with prepared objects."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_what_was_evaluated_trains_together_later(tmp_path, precision):
     code = EARLY_EVALUATION.replace("PRECISION", repr(precision))
     for is_itself, is_net, is_listed, gradient in ranks.run_ours(code, tmp_path):
         assert is_itself and not is_net and is_listed
-        # The mean of 1 and 2; in the original ranks drift apart, as the second call is passed over.
+        # The mean of 1 and 2; in the original ranks diverge, because the second call is ignored.
         assert gradient == 1.5
 
 
@@ -109,7 +109,7 @@ answer(found)
 def test_a_prepared_module_of_several_processes_has_what_ddp_has(tmp_path):
     for rank, found in enumerate(ranks.run_ours(AS_OF_DDP, tmp_path)):
         own = 1.0 + rank
-        # Two gradients of 1 and 2 that meet: the sum of each is averaged.
+        # Each rank accumulates its gradient of 1 or 2 twice: the mean of 2 and 4.
         assert found == [True, True, True, False, True, own, 3.0, own]
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads of a script go on while a call of ours waits for other ranks. A call that kept the
-interpreter's lock would also stand in the way of Gloo, whose threads free tensors of Python's."""
+"""Threads of a script continue while one of our calls waits for other ranks. A call that kept the
+interpreter's lock would also block Gloo, whose threads free Python tensors."""
 
 from __future__ import annotations
 

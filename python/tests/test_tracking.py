@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trackers and profiles: what TensorBoard, MLflow, W&B, DVCLive and Trackio read back is what they
-read of the original's runs; services that need a network are called alike."""
+"""Trackers and profiles: TensorBoard, MLflow, W&B, DVCLive and Trackio read back the same as from
+the original's runs; services that need a network receive the same calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from accelerate.state import AcceleratorState, GradientState
 from accelerate.tracking import GeneralTracker
 from both_packages import Runs, differences, python_with
 
-# Services that take long to start are asked in a long run.
+# Services that take long to start are only tested in a long run.
 ALONE = tiers.cases(
     ["mlflow", "wandb", "dvclive", "trackio", "remembered", "rules"],
     small=["trackio", "remembered", "rules"],
@@ -29,8 +29,8 @@ def alone(request, tmp_path_factory) -> Runs:
 
 
 def together(folder, name: str) -> Runs:
-    """Started for one scenario alone: processes that leave their group and make another one by the
-    same store may wait for each other for ever in the original."""
+    """Started for a single scenario: in the original, processes that leave their group and create
+    another one with the same store may wait for each other forever."""
     return Runs("tracking.py", folder, python_with("trackers"), 2, [name])
 
 
@@ -91,11 +91,11 @@ def test_json_lines_go_on_where_the_checkpoint_was(tmp_path):
     ]
     assert lines[3]["values"] == {"loss": "Infinity", "two/a": 1}
     assert lines[1]["values"] == {"lr": 0.5} and lines[0]["schema"] == 1
-    # The file is the later one's; what the earlier one gets is not mixed into it.
+    # The file belongs to the later one; values for the earlier one are not mixed into it.
     with pytest.warns(UserWarning, match=r"\[log\] loss and everything after it .* uses its file"):
         earlier.log({"loss": 0.0})
     assert len(path.read_text().splitlines()) == len(lines)
-    # A run that is not tracked loads it too.
+    # A run without trackers also loads it.
     AcceleratorState._reset_state(True)
     Accelerator(cpu=True).load_state(tmp_path / "saved")
 
@@ -150,7 +150,7 @@ def test_trackers_of_a_second_call_come_after_those_of_the_first(tmp_path):
     assert [line.get("event", line.get("step")) for line in lines] == [
         "start", 0, "finish", "start", 0, "finish",
     ]
-    # An object of the user's stays, and gets each value once.
+    # The user's object stays, and gets each value once.
     assert own.seen == [{"loss": 2.0}, {"loss": 1.0}, "finish"]
     with pytest.warns(UserWarning, match=r"\[log\] loss and everything after it is not written, .* was finished"):
         accelerator.log({"loss": 0.0})

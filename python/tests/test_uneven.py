@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that meet only every few steps, or have different numbers of batches."""
+"""Processes that synchronise only every few steps, or have different numbers of batches."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ def test_a_rank_that_ends_in_the_middle_of_a_window_is_named_on_all(tmp_path, we
             "[join_uneven_inputs] Rank 1 ended in the middle of gradient accumulation, with "
             "1 micro-batch where rank 0 has 0, so the gradients of these micro-batches would be lost"
         )
-        # Together once, then rank 0 alone, of whose gradients the other's zeros take the half.
+        # Together once, then rank 0 alone, whose gradients are halved by the other's zeros.
         assert weight == pytest.approx(-3 if weighted == "True" else -2, abs=1e-6)
 
 
@@ -300,7 +300,7 @@ def test_ranks_that_end_at_the_same_place_of_a_window_go_on_from_there(tmp_path,
     script = UNFINISHED.replace("WEIGHTED", weighted).replace("COUNTS", "[(4, 2), (5, 3), (1, 1)]")
     for weight, said in ranks.run_ours(script, tmp_path):
         assert said == []
-        # Five windows, two of them rank 0's alone; the last began in the block before.
+        # Five updates, two of them by rank 0 alone; the last began in the previous block.
         assert weight == pytest.approx(-5 if weighted == "True" else -4, abs=1e-6)
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The helpers in `accelerate.utils` and `accelerate.logging` that are Python only. Where the
-original can say what is right, it is asked."""
+"""The helpers in `accelerate.utils` and `accelerate.logging` that are pure Python, compared with
+the original if possible."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `./dev test long` runs beside `./dev test`."""
+"""The cases of `./dev test long` and `./dev test`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ T = TypeVar("T")
 
 
 def cases(whole: list[T], *, small: list[T]) -> list[T]:
-    """The whole grid in a long run, else the part of it that says most."""
+    """The whole grid in a long run, otherwise its most informative part."""
     assert all(case in whole for case in small)
     return whole if "ACCELERATE_TEST_LONG" in os.environ else small

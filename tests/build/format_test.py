@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every source file is formatted, and no line is longer than 80 columns.
 
-The formatter leaves comments as they are, so that it tears no example apart;
-their lines are counted here. Mend with ./dev format, and comments by hand.
+The formatter does not reflow comments, because that would break examples; their lines are only
+measured. Fix code with ./dev format, and comments by hand.
 """
 import pathlib
 import subprocess
 import sys
 
-# Debian's, whatever other one the PATH leads to. Other versions format in other ways.
+# Debian's, whatever other one is on the PATH. Other versions format differently.
 VERSION = 14
 PROGRAMS = (f"/usr/bin/clang-format-{VERSION}", "/usr/bin/clang-format")
 COLUMNS = 80

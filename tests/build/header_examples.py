@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts the C++ loop of the README and the examples in the comments of public
-headers into one source file.
+"""Collects the C++ loop of the README and the examples in the comments of public headers in one
+source file.
 
     python3 tests/build/header_examples.py OUTPUT README HEADER...
 
-An example is a block of comment lines that are indented by five spaces. Blocks
-that begin with `struct` or `inline` stand in a namespace, others in a function;
-`...` stands for what the reader fills in. The file takes its names from
-header_examples.h and is compiled, never linked.
+An example is a block of comment lines that are indented by five spaces. Blocks that begin with
+`struct` or `inline` are put in a namespace, others in a function; `...` stands for omitted code.
+The file takes its names from header_examples.h and is compiled, never linked.
 """
 import pathlib
 import re

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of environment variables stand in src/base/variables.h, and once.
+"""Names of environment variables appear only in src/base/variables.h, and once.
 
-Looks at the texts (not the comments) of include/, src/, cli/ and python/src: none may hold a name
-of that header, nor read a variable by a name that is not there.
+Checks the string literals of include/, src/, cli/ and python/src: none may contain a name of that
+header, or read a variable that is not in it.
 """
 import pathlib
 import re

@@ -415,7 +415,7 @@ TEST(Batch, StructsAndMapsAreTakenByNames) {
   EXPECT_TRUE(torch::equal(model->forward(named).loss, expected.loss));
 }
 
-TEST(Batch, ThePreparedLoopOfTheTutorialLearns) {
+TEST(Batch, APreparedLoopTrains) {
   struct Samples {
     size_t size() const { return 8; }
     ModelInputs get(int64_t i) const {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""trl, peft, sentence-transformers and diffusers as people use them; the same file runs with either
+"""Typical uses of trl, peft, sentence-transformers and diffusers; the same file runs with either
 package. Each library is imported by the scenario that needs it."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from parts import scenario  # noqa: E402
 
 
 def settings(folder: Path, **more) -> dict:
-    """What every TrainingArguments here is told."""
+    """The arguments of every TrainingArguments here."""
     return {
         "output_dir": str(folder),
         "use_cpu": True,
@@ -96,7 +96,7 @@ def sft(folder: Path) -> dict:
 
 @scenario
 def sft_lora(folder: Path) -> dict:
-    """bf16, activations computed again, an adapter that is saved and loaded again."""
+    """bf16, activation checkpointing, an adapter that is saved and loaded again."""
     from peft import PeftModel
     from trl import SFTConfig, SFTTrainer
 
@@ -132,7 +132,7 @@ def dpo(folder: Path) -> dict:
 
 @scenario
 def dpo_reference(folder: Path) -> dict:
-    """A reference model of its own, in bf16 as the policy."""
+    """A separate reference model, in bf16 like the policy."""
     from trl import DPOConfig, DPOTrainer
 
     trainer = DPOTrainer(
@@ -170,7 +170,7 @@ def grpo(folder: Path) -> dict:
     from transformers import LlamaForCausalLM
     from trl import GRPOConfig, GRPOTrainer
 
-    # The reference is read from where the model came from.
+    # The reference is loaded from the folder of the model.
     path = parts.made_once(folder / "policy", parts.causal_model().save_pretrained)
 
     def prefers_few_words(completions, **_):
@@ -204,7 +204,7 @@ def adapted():
 
 @scenario
 def lora_trainer(folder: Path) -> dict:
-    """LoRA in transformers' Trainer; the adapter is saved, loaded and gone on with."""
+    """LoRA in transformers' Trainer; the adapter is saved, loaded and trained further."""
     from peft import PeftModel
     from transformers import DataCollatorWithPadding, Trainer, TrainingArguments
 
@@ -228,7 +228,7 @@ def lora_trainer(folder: Path) -> dict:
 
 @scenario
 def lora_loop(folder: Path) -> dict:
-    """LoRA in a loop of one's own, as peft's examples have it."""
+    """LoRA in a custom loop, as in peft's examples."""
     from accelerate import Accelerator
     from peft import PeftModel
     from torch.utils.data import DataLoader
@@ -275,7 +275,7 @@ def lora_loop(folder: Path) -> dict:
 
 
 def sentence_model(folder: Path):
-    """A folder as `SentenceTransformer` reads it, made at random."""
+    """A random model folder in `SentenceTransformer`'s format."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
     from transformers import BertConfig, BertModel, set_seed
@@ -295,7 +295,7 @@ def pairs(number: int) -> dict:
 
 def sentence_trainer(folder: Path, num_evaluated: int | None = None, gathers: bool = False,
                      **more):
-    """With a cached loss, which goes through the model in parts of two rows and then again."""
+    """With a cached loss, which runs the model on chunks of two rows twice."""
     from sentence_transformers import (
         SentenceTransformerTrainer,
         SentenceTransformerTrainingArguments,
@@ -305,7 +305,7 @@ def sentence_trainer(folder: Path, num_evaluated: int | None = None, gathers: bo
     )
 
     class Noted(SentenceTransformerTrainer):
-        """Keeps the losses of the batches that are evaluated."""
+        """Keeps the losses of the evaluated batches."""
 
         def prediction_step(self, *args, **kwargs):
             output = super().prediction_step(*args, **kwargs)
@@ -334,7 +334,7 @@ def sentences(folder: Path) -> dict:
 
 @scenario
 def gathered_sentences(folder: Path) -> dict:
-    """Negatives of all processes, batches without doubles, bf16."""
+    """Negatives of all processes, batches without duplicates, bf16."""
     trainer = sentence_trainer(folder, gathers=True, bf16=True, batch_sampler="no_duplicates")
     trainer.train()
     return report(trainer, norms=parts.norms(trainer.model))
@@ -342,13 +342,13 @@ def gathered_sentences(folder: Path) -> dict:
 
 @scenario
 def evaluated_sentences(folder: Path) -> dict:
-    """Nine rows in batches of two; on several processes the library leaves the ninth out."""
+    """Nine rows in batches of two; on several processes the library drops the ninth."""
     trainer = sentence_trainer(folder, 9)
     return {"loss": trainer.evaluate()["eval_loss"], "batches": trainer.evaluated}
 
 
 def small_unet(folder: Path):
-    """Saved and loaded again: by default through weights without memory."""
+    """Saved and loaded again: by default with weights without memory."""
     from diffusers import UNet2DModel
     from transformers import set_seed
 
@@ -441,7 +441,7 @@ def train_unet(folder: Path, precision: str) -> tuple[object, dict]:
         accelerator.wait_for_everyone()
 
     epoch()
-    # The scripts save on the main process alone.
+    # The scripts save only on the main process.
     if accelerator.is_main_process:
         accelerator.save_state(str(folder / "checkpoint-1"))
     accelerator.wait_for_everyone()
@@ -465,7 +465,8 @@ def train_unet(folder: Path, precision: str) -> tuple[object, dict]:
 
 @scenario
 def diffusion(folder: Path) -> dict:
-    """Ends as scripts do, so nothing can follow where processes were connected."""
+    """Leaves the group at the end as scripts do, so nothing can follow if processes were
+    connected."""
     accelerator, found = train_unet(folder, "no")
     accelerator.end_training()
     return found

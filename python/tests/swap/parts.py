@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the programs of this folder share: tiny models and data made at random, and how a program
-answers. Nothing here knows which package `accelerate` is."""
+"""Shared by the programs of this folder: tiny random models and data, and how a program returns
+results. Nothing here knows which package `accelerate` is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHAT = (
     "{% for message in messages %}{{ message['role'] }} {{ message['content'] }} [EOS] {% endfor %}"
     "{% if add_generation_prompt %}assistant {% endif %}"
 )
-# What a clock decides.
+# Values that depend on time.
 TIMED = ("runtime", "per_second", "step_time", "preparation_time")
 
 
@@ -29,7 +29,7 @@ _scenarios: dict[str, Callable[[Path], dict]] = {}
 
 
 def scenario(function: Callable[[Path], dict]) -> Callable[[Path], dict]:
-    """Marks what `main` runs by name: from a folder to what is to be compared."""
+    """Marks what `main` runs by name: a function from a folder to the values to compare."""
     _scenarios[function.__name__] = function
     return function
 
@@ -39,8 +39,8 @@ def num_processes() -> int:
 
 
 def made_once(path: Path, write: Callable[[Path], object]) -> Path:
-    """A folder that the first process writes and the others wait for: libraries write in the first
-    alone where processes are connected, and they may be by now."""
+    """A folder that the first process writes and the others wait for: once processes are connected,
+    libraries write only in the first one."""
     if os.environ.get("RANK", "0") == "0":
         write(path.with_suffix(".part"))
         path.with_suffix(".part").rename(path)
@@ -50,13 +50,13 @@ def made_once(path: Path, write: Callable[[Path], object]) -> Path:
 
 
 def digest(module: torch.nn.Module | dict[str, torch.Tensor]) -> dict[str, str]:
-    """Every tensor of a state by its bits."""
+    """Every tensor of a state as a hash."""
     state = module if isinstance(module, dict) else module.state_dict()
     return {name: digest_of(tensor) for name, tensor in sorted(state.items())}
 
 
 def norms(module: torch.nn.Module) -> dict[str, float]:
-    """Every weight by its size, where bits may differ."""
+    """Every weight as a norm, if bits may differ."""
     return {name: value.norm().item() for name, value in module.named_parameters()}
 
 
@@ -73,7 +73,7 @@ def untimed(values: dict) -> dict:
 
 
 def history(trainer) -> list[dict]:
-    """All that was logged: losses, norms, learning rates, metrics."""
+    """Everything that was logged: losses, norms, learning rates, metrics."""
     return [untimed(values) for values in trainer.state.log_history]
 
 
@@ -143,8 +143,8 @@ def classifier():
 
 
 def main() -> None:
-    """`program FOLDER NAME...`: what each scenario gives goes to FOLDER/NAME.RANK. A process that
-    is alone goes on after a failure; of several, the others would wait for it."""
+    """`program FOLDER NAME...`: writes the result of each scenario to FOLDER/NAME.RANK. A single
+    process continues after a failure; with several, the others would wait for it."""
     import accelerate
     from accelerate.state import AcceleratorState, GradientState
 
@@ -155,7 +155,7 @@ def main() -> None:
     for name in sys.argv[2:]:
         work = folder / f"{name}_work"
         work.mkdir(parents=True, exist_ok=True)
-        # Each scenario begins as a program does.
+        # Each scenario starts like a new program.
         AcceleratorState._reset_state(reset_partial_state=True)
         GradientState._reset_state()
         # transformers 4 leaves the precision in a variable.

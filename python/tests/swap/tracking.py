@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs to the trackers that work without a network, and answers with what their own packages read
-back. Services that need one are stood in for by modules that remember how they were called."""
+"""Logs to the trackers that work without a network, and returns what their own packages read back.
+Services that need one are replaced by modules that record calls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ VALUES = [{"loss": 1.5 / (step + 1), "lr": 0.25} for step in range(3)]
 
 @scenario
 def tensorboard(folder: Path) -> dict:
-    """The loop of diffusers' scripts, stopped after two steps and gone on with."""
+    """The loop of diffusers' scripts, stopped after two steps and resumed."""
     for first, last in ((0, 2), (2, 3)):
         project = ProjectConfiguration(project_dir=str(folder), logging_dir=str(folder / "logs"))
         accelerator = Accelerator(log_with="tensorboard", project_config=project)
@@ -105,7 +105,7 @@ def mlflow(folder: Path) -> dict:
     run_id = accelerator.get_tracker("mlflow", unwrap=True).info.run_id
     for tracker in accelerator.trackers:
         tracker.finish()
-    # A run that goes on.
+    # A run that is continued.
     accelerator = Accelerator(log_with="mlflow")
     accelerator.init_trackers("sky", init_kwargs={"mlflow": {"run_id": run_id}})
     accelerator.log(VALUES[2], step=2)
@@ -188,7 +188,7 @@ def trackio(folder: Path) -> dict:
 
 
 class Remembers:
-    """An object of a service that is not here: what is called on it is kept."""
+    """Replaces an object of a missing service: records calls."""
 
     def __init__(self, name: str, calls: list) -> None:
         self.__dict__.update(_name=name, _calls=calls)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers' Trainer as people use it; the same file runs with either package."""
+"""Typical uses of transformers' Trainer; the same file runs with either package."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from transformers import (  # noqa: E402
 
 
 class Rows(Dataset):
-    """Rows of varying length, which a rule labels."""
+    """Rows of varying length, labelled by a rule."""
 
     def __init__(self, size: int, first: int = 0, length: int | None = None):
         tokenizer = parts.tokenizer()
@@ -39,7 +39,7 @@ class Rows(Dataset):
 
 
 class Stream(IterableDataset):
-    """Rows of which nobody knows the number; of one length, since one process deals them out."""
+    """Rows of unknown number; of one length, because one process distributes them."""
 
     def __init__(self, size: int, first: int = 0):
         self.rows = Rows(size, first, length=6).rows
@@ -109,7 +109,8 @@ def report(made, **more) -> dict:
 
 @scenario
 def plain(folder: Path) -> dict:
-    """Trains, evaluates and saves on the way, and goes on from the checkpoint in the middle."""
+    """Trains, evaluates and saves during training, and resumes from the checkpoint in the
+    middle."""
     settings = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps",
                 "save_steps": 2, "save_total_limit": 10}
     first = trainer(folder, **settings)
@@ -132,7 +133,7 @@ def predict(made, rows=None) -> dict:
 
 
 def early(folder: Path, **settings) -> dict:
-    """Training after an evaluation, and without it: there is no reason for a difference."""
+    """Training after an evaluation, and without one: there must be no difference."""
     made = trainer(folder, eval_strategy="epoch", **settings)
     before = parts.untimed(made.evaluate())
     made.state.log_history.clear()
@@ -181,7 +182,7 @@ def resumed_bf16(folder: Path) -> dict:
 
 @scenario
 def resumed_fp16(folder: Path) -> dict:
-    """On a GPU. What it computes must not depend on the order in which its threads end."""
+    """On a GPU. The result must not depend on the order in which threads end."""
     settings = {"fp16": True, "use_cpu": False, "full_determinism": True, "max_steps": 10,
                 "save_strategy": "steps", "save_steps": 5}
     first = trainer(folder, **settings)
@@ -205,7 +206,7 @@ def twice(folder: Path) -> dict:
 
 @scenario
 def accumulation(folder: Path) -> dict:
-    """Eleven batches of two rows by four: the last step has three."""
+    """Eleven batches of two rows, four per update: the last one has three."""
     made = trainer(folder, gradient_accumulation_steps=4, per_device_train_batch_size=2,
                    max_grad_norm=0.5)
     made.train()
@@ -214,7 +215,7 @@ def accumulation(folder: Path) -> dict:
 
 @scenario
 def accumulated_tokens(folder: Path) -> dict:
-    """A loss by token, whose number differs between micro-batches and ranks."""
+    """A loss per token, whose number differs between micro-batches and ranks."""
     from transformers import DataCollatorForLanguageModeling
 
     tokenizer = parts.tokenizer()
@@ -269,14 +270,14 @@ def stream(folder: Path) -> dict:
 
 @scenario
 def streamed_evaluation(folder: Path) -> dict:
-    """Rows are counted: each of eleven once."""
+    """Each of eleven rows is counted once."""
     made = trainer(folder, evaluate=Stream(11, first=50))
     before, predicted = parts.untimed(made.evaluate()), predict(made, Stream(11, 50))
     return {"before": before, "metrics": predicted.pop("metrics"), "predicted": predicted}
 
 
 class Sampled(Trainer):
-    """Evaluates eleven of thirteen rows, by a sampler of its own."""
+    """Evaluates eleven of thirteen rows, with a custom sampler."""
 
     def _get_eval_sampler(self, eval_dataset):
         return SubsetRandomSampler(range(11), torch.Generator().manual_seed(1))
@@ -354,7 +355,7 @@ def checkpointed_activations(folder: Path) -> dict:
 
 @scenario
 def clipped_adafactor(folder: Path) -> dict:
-    """Another optimizer and schedule, and the labels' smoother."""
+    """Another optimizer and schedule, and label smoothing."""
     made = trainer(folder, optim="adafactor", lr_scheduler_type="constant_with_warmup",
                    label_smoothing_factor=0.1, max_grad_norm=0.01)
     made.train()
@@ -409,7 +410,7 @@ def sequences(folder: Path) -> dict:
 
 @scenario
 def beside_deepspeed(folder: Path) -> dict:
-    """With a package `deepspeed` on the path, transformers asks for classes to derive from."""
+    """With a package `deepspeed` on the path, transformers needs classes to derive from."""
     from transformers.integrations import is_deepspeed_available
     from transformers.integrations.deepspeed import HfDeepSpeedConfig, HfTrainerDeepSpeedConfig
 
@@ -428,7 +429,7 @@ def beside_deepspeed(folder: Path) -> dict:
 
 @scenario
 def device_maps(folder: Path) -> dict:
-    """A model that fits on one device is loaded there, whatever map is asked for."""
+    """A model that fits on one device is loaded there, whatever map is requested."""
     from transformers import LlamaForCausalLM
 
     made = parts.made_once(folder / "model", parts.causal_model().save_pretrained)
@@ -456,7 +457,7 @@ def _configured(stage: int, **sections) -> dict:
 
 
 def _train_configured(folder: Path, checkpoint: Path | None = None, **settings) -> dict:
-    """Trains as a program of its own would: history, and the weights that were saved."""
+    """Trains like a separate program: returns history, and the saved weights."""
     from accelerate.state import AcceleratorState, GradientState
     from safetensors.torch import load_file
 
@@ -481,7 +482,8 @@ def _train_configured(folder: Path, checkpoint: Path | None = None, **settings) 
 
 
 def _train_all_configured(folder: Path, configurations: dict[str, dict]) -> dict:
-    """Without DeepSpeed, and with each configuration, whole and from the checkpoint in the middle."""
+    """Without DeepSpeed, and with each configuration, from the start and from the checkpoint in the
+    middle."""
     found = {"plain": _train_configured(folder / "plain")}
     for name, configuration in configurations.items():
         work = folder / name
