@@ -676,6 +676,92 @@ def test_masters_train_as_the_same_arithmetic_by_hand(tmp_path):
         assert "The parameters of this model have master weights" in got[7]
 
 
+STRATEGIES = """
+    import os
+    import torch
+    from accelerate import Accelerator
+    from accelerate.errors import MismatchError
+    from accelerate.state import AcceleratorState
+    from accelerate.utils import DeepSpeedPlugin, FullyShardedDataParallelPlugin
+
+    def with_strategies(num_steps):
+        stage = lambda number: dict(deepspeed_plugin=DeepSpeedPlugin(
+            zero_stage=number, gradient_accumulation_steps=num_steps, gradient_clipping=1e9))
+        sharded = dict(fsdp_plugin=FullyShardedDataParallelPlugin(sharding_strategy="FULL_SHARD"))
+        masters = dict(mixed_precision="bf16", master_weights=True)
+        for kind in (lambda: {}, lambda: masters, lambda: stage(1), lambda: stage(2), lambda: sharded):
+            AcceleratorState._reset_state()
+            os.environ.update(ACCELERATE_USE_FSDP="false", ACCELERATE_USE_DEEPSPEED="false")
+            accelerator = Accelerator(cpu=True, gradient_accumulation_steps=num_steps, **kind())
+            net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Linear(8, 1))
+            yield accelerator, *accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1))
+
+    def message_of(work):
+        try:
+            work()
+        except MismatchError as error:
+            return str(error)
+"""
+
+
+def test_a_rank_that_skips_an_update_is_named(tmp_path):
+    script = """
+    def train(accelerator, model, optimizer, skips):
+        for micro_batch in range(4):
+            with accelerator.accumulate(model):
+                accelerator.backward(model(torch.ones(2, 3)).sum())
+                if not (skips and micro_batch == 1 and accelerator.process_index == 1):
+                    optimizer.step()
+                optimizer.zero_grad()
+
+    said = []
+    for run in with_strategies(2):
+        train(*run, skips=False)
+        folder = run[0].save_state("saved")
+        said.append(message_of(lambda: train(*run, skips=True)))
+        # Stages 1 and 2 gather weights in the update itself.
+        if "times" in said[-1]:
+            run[0].load_state(folder)
+            train(*run, skips=False)
+    answer(said)
+    """
+    for ddp, masters, *gathering, sharded in ranks.run_ours(STRATEGIES + script, tmp_path):
+        for text in (ddp, masters, sharded):
+            assert text == (
+                "[backward] Ranks called step() of the optimizer a different number of times: 2 times "
+                "on rank 1 but 3 times on rank 0, so their weights differ. Call it on all ranks or on "
+                "none. load_state() makes the weights equal again"
+            )
+        assert all("was called on rank" in text for text in gathering)
+
+
+def test_a_rank_that_catches_an_exception_alone_is_named(tmp_path):
+    script = """
+    def train(accelerator, model, optimizer):
+        for micro_batch in range(6):
+            try:
+                with accelerator.accumulate(model):
+                    if micro_batch == 3 and accelerator.process_index == 1:
+                        raise KeyError("a bad batch")
+                    accelerator.backward(model(torch.ones(2, 3)).sum())
+                    optimizer.step()
+                    optimizer.zero_grad()
+            except KeyError:
+                pass
+
+    answer([message_of(lambda: train(*run)) for run in with_strategies(2)])
+    """
+    for ddp, masters, *sharded in ranks.run_ours(STRATEGIES + script, tmp_path):
+        for text in (ddp, masters):
+            assert text == (
+                "[backward] Ranks synchronise different micro-batches: 2 micro-batches on rank 0 but 4 "
+                "micro-batches on rank 1 since the last update. Did one rank catch an exception alone? "
+                "Let it end the run, or let all ranks leave out the update (set_trigger() and "
+                "check_trigger())"
+            )
+        assert all(sharded)
+
+
 def test_an_unused_parameter_gets_a_hint_in_python(tmp_path):
     script = """
     import torch

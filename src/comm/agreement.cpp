@@ -501,7 +501,7 @@ bool is_on_any_rank(
 std::shared_ptr<const bool> announce(
     const ProcessGroup& group,
     const std::string& operation,
-    int64_t note,
+    const Notes& notes,
     HearNotes hear) {
   const auto& impl = group.impl();
   if (impl->meetings() != nullptr) {
@@ -514,30 +514,32 @@ std::shared_ptr<const bool> announce(
   const auto packet = empty_packet();
   packet.data_ptr<int64_t>()[0] =
       static_cast<int64_t>(stable_hash(describe(group, operation, {}, {})));
-  packet.data_ptr<int64_t>()[kSizesAt] = note;
+  std::copy(notes.begin(), notes.end(), packet.data_ptr<int64_t>() + kSizesAt);
   const auto exchange =
       std::make_shared<Exchange>(start_exchange(group, packet));
   const auto is_agreed = std::make_shared<bool>(false);
   // The group owns this function, so it must not own the group.
-  impl->set_unsettled(
-      [exchange, operation, is_agreed, hear](const ProcessGroup& group) {
-        const TopicScope topic(operation);
-        exchange->wait(group);
-        const auto& packets = exchange->packets;
-        for (int rank = 0; rank < group.world_size(); ++rank) {
-          if (packets[rank].const_data_ptr<int64_t>()[0] !=
-              packets[0].const_data_ptr<int64_t>()[0]) {
-            throw_mismatch(group, operation, {}, {});
-          }
-        }
-        *is_agreed = true;
-        if (hear) {
-          const auto notes = packets.select(1, kSizesAt).contiguous();
-          hear(
-              {notes.const_data_ptr<int64_t>(),
-               static_cast<size_t>(notes.numel())});
-        }
-      });
+  impl->set_unsettled([exchange, operation, is_agreed, hear](
+                          const ProcessGroup& group) {
+    const TopicScope topic(operation);
+    exchange->wait(group);
+    const auto& packets = exchange->packets;
+    for (int rank = 0; rank < group.world_size(); ++rank) {
+      if (packets[rank].const_data_ptr<int64_t>()[0] !=
+          packets[0].const_data_ptr<int64_t>()[0]) {
+        throw_mismatch(group, operation, {}, {});
+      }
+    }
+    *is_agreed = true;
+    if (hear) {
+      std::vector<Notes> of_ranks;
+      for (int rank = 0; rank < group.world_size(); ++rank) {
+        const auto* first = packets[rank].const_data_ptr<int64_t>() + kSizesAt;
+        of_ranks.emplace_back(first, first + kMostNotes);
+      }
+      hear(of_ranks);
+    }
+  });
   return is_agreed;
 }
 

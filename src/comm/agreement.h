@@ -6,7 +6,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -70,13 +69,17 @@ bool is_on_any_rank(
 /// `MismatchError`. Does nothing in groups whose hosts cannot communicate
 /// without waiting for a device. The returned flag becomes true when all ranks
 /// have sent the same, and is true if nothing is compared: other ranks may then
-/// perform the operation, even if this rank no longer needs it. A `note` is
-/// sent along; `hear` receives those of all ranks when they have agreed.
-using HearNotes = std::function<void(std::span<const int64_t> notes)>;
+/// perform the operation, even if this rank no longer needs it. Up to
+/// `kMostNotes` numbers are sent along: `hear` receives those of each rank when
+/// they have agreed, and may throw the error of the waiting operation. Notes of
+/// zeros come from a rank that replays a recorded step.
+inline constexpr size_t kMostNotes = 32;
+using Notes = std::vector<int64_t>;
+using HearNotes = std::function<void(const std::vector<Notes>& of_ranks)>;
 ACCELERATE_API std::shared_ptr<const bool> announce(
     const ProcessGroup& group,
     const std::string& operation,
-    int64_t note = 0,
+    const Notes& notes = {},
     HearNotes hear = {});
 ACCELERATE_API void settle(const ProcessGroup& group);
 

@@ -124,6 +124,9 @@ void OptimizerStep::wire(
   // A local engine's callbacks do nothing.
   if (!is_known && !engine->is_local()) {
     engines_.push_back(engine);
+    if (!index_) {
+      index_ = step_state_->add_optimizer();
+    }
   }
 }
 
@@ -256,6 +259,9 @@ void OptimizerStep::step(StepScalars scalars) {
     optimizer_->step(scalars);
   }
   is_done_ = true;
+  if (index_) {
+    step_state_->note_update(*index_);
+  }
   scope.finish(
       [&](ParallelEngine& engine) { engine.after_step(!is_left_out); });
 }
@@ -425,6 +431,9 @@ void OptimizerStep::check_state_dict(const StateDict& state) const {
 void OptimizerStep::load_state_dict(const StateDict& state) {
   optimizer_->load_state(names(), of_this_rank(state));
   ++num_loads_;
+  if (!lent_rates_.empty()) {
+    lent_rates_ = optimizer_->learning_rates();
+  }
   // Those of models are dropped together with their accumulation.
   for (auto parameter : optimizer_->parameters()) {
     if (!engine_of(parameter)) {

@@ -185,14 +185,16 @@ class ACCELERATE_API OptimizerStep : public Stateful, public SliceHolder {
   std::shared_ptr<GradScaler> scaler_;
   std::weak_ptr<StateRegistry> registry_;
   bool has_scheduler_ = false;
-  /// Rates when the user obtained the optimizer; empty if that has not
-  /// happened.
+  /// Rates when the user obtained the optimizer, or as loaded since; empty if
+  /// that has not happened.
   std::vector<double> lent_rates_;
   std::vector<Part> parts_;
   /// Of the parts, each once.
   std::vector<std::weak_ptr<ParallelEngine>> engines_;
   /// From trained tensors to their part.
   std::unordered_map<const c10::TensorImpl*, size_t> part_of_;
+  /// In `StepState::Shared`, if any of the engines synchronises gradients.
+  std::optional<size_t> index_;
   std::function<void()> wire_;
   /// At the last call of `wire`.
   size_t num_groups_ = 0;

@@ -16,7 +16,7 @@
 namespace accelerate {
 namespace {
 
-constexpr size_t kNumFacts = 4;
+constexpr size_t kNumFacts = 5;
 constexpr int64_t kNothing = std::numeric_limits<int64_t>::min();
 /// The status of a rank that is training. A rank that has finished sends the
 /// negative of its micro-batches in incomplete accumulations.
@@ -33,7 +33,12 @@ JoinNews JoinChannel::announce(
     bool records,
     bool syncs) {
   return *exchange(
-      {static_cast<int64_t>(event), model, records, syncs}, kTrains);
+      {static_cast<int64_t>(event),
+       model,
+       records,
+       syncs,
+       num_updates_ ? num_updates_() : 0},
+      kTrains);
 }
 
 std::optional<JoinNews> JoinChannel::listen(int64_t num_unfinished) {
@@ -83,7 +88,8 @@ std::optional<JoinNews> JoinChannel::exchange(
           "only some record gradients",
           "some accumulate gradients and some synchronise them, for example "
           "because one rank's loader ends in the middle of gradient "
-          "accumulation"};
+          "accumulation",
+          "they have called optimizer.step() a different number of times"};
       throw MismatchError(str_cat(
           "[join_uneven_inputs] Ranks that still have batches do different "
           "things: ",
@@ -127,6 +133,7 @@ void StepReductions::begin_join(
         "block with all models that the loop trains");
   }
   join_ = std::move(channel);
+  join_->set_num_updates(num_updates_);
   joined_ = engines;
 }
 
@@ -157,6 +164,9 @@ void StepReductions::match(const JoinNews& news) const {
 void StepReductions::share(int root) const {
   if (share_) {
     share_(root);
+  }
+  if (forget_updates_) {
+    forget_updates_();
   }
 }
 

@@ -36,6 +36,11 @@ class JoinChannel {
  public:
   JoinChannel(ProcessGroup group, JoinOptions options);
 
+  /// How many updates this rank has made, which ranks compare.
+  void set_num_updates(std::function<int64_t()> num_updates) {
+    num_updates_ = std::move(num_updates);
+  }
+
   /// Throws `MismatchError` if ranks announce different things.
   JoinNews announce(JoinEvent event, int64_t model, bool records, bool syncs);
   /// Called by a finished rank with `num_unfinished` micro-batches in
@@ -62,6 +67,7 @@ class JoinChannel {
 
   ProcessGroup group_;
   JoinOptions options_;
+  std::function<int64_t()> num_updates_;
   std::optional<int> last_trained_;
   std::vector<int64_t> unfinished_of_ranks_;
 };
@@ -82,6 +88,14 @@ class ACCELERATE_API StepReductions {
   void set_share(Share share) { share_ = std::move(share); }
   void set_unfinished(Unfinished unfinished) {
     unfinished_ = std::move(unfinished);
+  }
+  /// Of this rank, and what to do when all ranks have the same weights after a
+  /// join.
+  void set_updates(
+      std::function<int64_t()> num_updates,
+      std::function<void()> forget_updates) {
+    num_updates_ = std::move(num_updates);
+    forget_updates_ = std::move(forget_updates);
   }
   const ProcessGroup& group() const { return group_; }
 
@@ -104,6 +118,8 @@ class ACCELERATE_API StepReductions {
   c10::Device device_;
   Share share_;
   Unfinished unfinished_;
+  std::function<int64_t()> num_updates_;
+  std::function<void()> forget_updates_;
   std::shared_ptr<JoinChannel> join_;
   Engines joined_;
 };

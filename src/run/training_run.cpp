@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -34,6 +35,7 @@
 #include "run/background_save.h"
 #include "run/device_marks.h"
 #include "run/ranks_equal.h"
+#include "run/step_notes.h"
 #include "tracking/rank_journal.h"
 
 namespace accelerate {
@@ -178,6 +180,12 @@ TrainingRun::TrainingRun(
       [accumulation = accumulation_](const StepReductions::Engines& engines) {
         return accumulation->num_unfinished(engines);
       });
+  reductions_->set_updates(
+      [state = step_state_] {
+        const auto& updates = state->shared().updates;
+        return std::accumulate(updates.begin(), updates.end(), int64_t{0});
+      },
+      [state = step_state_] { state->forget_shared(); });
   if (scaler_) {
     state_->add("scaler", scaler_);
     reductions_->set_share(
@@ -451,16 +459,20 @@ void TrainingRun::backward(
       !reductions_->is_joining()) {
     check_weights();
   }
-  const auto sends = [](const auto& model) { return model->engine->sync(); };
-  const auto seamed = living(seamed_models_);
-  if (!reductions_->is_joining() &&
-      std::any_of(seamed.begin(), seamed.end(), sends)) {
+  const bool synchronises = sends_gradients();
+  step_state_->set_synchronised(synchronises);
+  if (!reductions_->is_joining() && synchronises) {
     // Compared while autograd computes the first gradients.
     announce(
         group(),
         options.weight ? kWeightedBackward : kPlainBackward,
-        input_watch_->take(),
-        [watch = input_watch_](auto hashes) { watch->hear(hashes); });
+        step_notes().encode(),
+        [watch = input_watch_,
+         num_steps = num_accumulation_steps(),
+         num_optimizers = step_state_->num_optimizers()](const auto& notes) {
+          watch->hear(StepNotes::inputs_of(notes));
+          check_steps(notes, num_steps, num_optimizers);
+        });
   }
   group().impl()->guard(
       "backward",
@@ -472,6 +484,7 @@ void TrainingRun::backward(
   settle(group());
   scope.finish([](ParallelEngine& engine) { engine.after_backward(); });
   step_state_->note_backward();
+  accumulation_->end_backward(step_state_->sync_gradients());
   ++progress_->num_backwards;
   if (!is_alone) {
     check_arrivals();
@@ -484,6 +497,22 @@ void TrainingRun::backward(
         "ranks, so they all train on the same data. Pass the data loader to "
         "prepare()");
   }
+}
+
+bool TrainingRun::sends_gradients() const {
+  const auto seamed = living(seamed_models_);
+  return std::any_of(seamed.begin(), seamed.end(), [](const auto& model) {
+    return model->engine->sync();
+  });
+}
+
+StepNotes TrainingRun::step_notes() const {
+  const auto place = accumulation_->place();
+  return {
+      .inputs = input_watch_->take(),
+      .shared = step_state_->shared(),
+      .micro_batch = place.micro_batch,
+      .is_last_batch = place.is_last_batch};
 }
 
 void TrainingRun::warn(const std::string& what) const {
@@ -747,6 +776,9 @@ at::Tensor TrainingRun::clip_grad_norm(
     return at::full({}, std::nan(""));
   }
   unscale_owners_of(parameters);
+  if (std::isfinite(max_norm)) {
+    step_state_->note_clip();
+  }
   return clip_gradient_norm(
       held_gradients(parameters, true), max_norm, norm_type);
 }
@@ -756,6 +788,7 @@ void TrainingRun::clip_grad_value(
     double limit) {
   if (step_state_->sync_gradients()) {
     unscale_owners_of(parameters);
+    step_state_->note_clip();
     clip_gradient_values(held_gradients(parameters, false), limit);
   }
 }
@@ -907,6 +940,7 @@ RunTrace TrainingRun::trace(const std::function<void()>& work) {
   };
   const auto shared_before = shares_buffers();
   const auto counts = step_state_->counts();
+  const auto shared = step_state_->shared();
   const int64_t num_backwards = progress_->num_backwards;
   const auto optimizers = living_optimizers();
   std::vector<int64_t> num_calls;
@@ -922,6 +956,7 @@ RunTrace TrainingRun::trace(const std::function<void()>& work) {
     set_shares_buffers(shared_before);
     step_state_->set_captured(false);
     step_state_->set_counts(counts);
+    step_state_->set_shared(shared);
     accumulation_->note_backwards(
         num_backwards - progress_->num_backwards,
         step_state_->sync_gradients());
@@ -943,10 +978,16 @@ RunTrace TrainingRun::trace(const std::function<void()>& work) {
   step_state_->set_captured(false);
   uncount();
   const auto now = step_state_->counts();
+  // Each replay counts.
+  auto in_step = step_state_->shared();
+  in_step -= shared;
+  step_state_->set_shared(shared);
   RunTrace trace{
       {now.num_forwards - counts.num_forwards,
        now.num_backwards - counts.num_backwards},
-      progress_->num_backwards - num_backwards};
+      progress_->num_backwards - num_backwards,
+      in_step,
+      sends_gradients()};
   for (size_t i = 0; i < optimizers.size(); ++i) {
     const auto& optimizer = optimizers[i];
     if (optimizer->num_calls() != num_calls[i]) {
@@ -1014,6 +1055,11 @@ void TrainingRun::set_shares_buffers(
 
 void TrainingRun::end_replay(const RunTrace& trace) {
   set_shares_buffers(trace.shares_buffers);
+  if (trace.num_backwards > 0) {
+    step_state_->set_synchronised(trace.is_synchronised);
+  }
+  auto shared = step_state_->shared();
+  step_state_->set_shared(shared += trace.shared);
   for (const auto& [optimizer, is_done, overflow] : trace.optimizers) {
     if (const auto alive = optimizer.lock()) {
       // Other graphs may overwrite the flag.

@@ -35,6 +35,7 @@ inline constexpr const char* kTrackersState = "trackers";
 class BackgroundSave;
 class HostCopies;
 class RankJournal;
+struct StepNotes;
 class StreamScope;
 
 /// See `find_checkpoint`.
@@ -44,6 +45,9 @@ inline constexpr const char* kLatestCheckpoint = "latest";
 struct RunTrace {
   StepState::Counts counts = {};
   int64_t num_backwards = 0;
+  /// What its optimizers and clipping did with gradients that all ranks share.
+  StepState::Shared shared = {};
+  bool is_synchronised = false;
   /// An optimizer whose `step` was called.
   struct Called {
     std::weak_ptr<OptimizerStep> optimizer;
@@ -336,6 +340,9 @@ class ACCELERATE_API TrainingRun {
   void warn(const std::string& what) const;
   /// Checks that all ranks have the same weights.
   void check_weights() const;
+  /// Whether a backward now synchronises gradients of any model.
+  bool sends_gradients() const;
+  StepNotes step_notes() const;
   /// Updates the loss scale after the last steps; remaining gradients are
   /// rescaled.
   void settle_scale();

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -95,6 +96,41 @@ class ACCELERATE_API StepState {
   int64_t total_backwards() const { return total_backwards_; }
   void note_replayed_backwards(int64_t count) { total_backwards_ += count; }
 
+  /// Whether the last backward synchronised gradients.
+  void set_synchronised(bool synchronised) { is_synchronised_ = synchronised; }
+  /// What all ranks have to do equally often with synchronised gradients, as
+  /// their weights differ otherwise; since the start or the last `forget`.
+  struct Shared {
+    static constexpr size_t kMostOptimizers = 16;
+    /// Updates by each optimizer; the last entry counts all further ones.
+    std::array<int64_t, kMostOptimizers> updates = {};
+    int64_t clips = 0;
+
+    Shared& operator+=(const Shared& other) { return add(other, 1); }
+    Shared& operator-=(const Shared& other) { return add(other, -1); }
+
+   private:
+    Shared& add(const Shared& other, int64_t factor) {
+      for (size_t i = 0; i < kMostOptimizers; ++i) {
+        updates[i] += factor * other.updates[i];
+      }
+      clips += factor * other.clips;
+      return *this;
+    }
+  };
+  const Shared& shared() const { return shared_; }
+  void set_shared(const Shared& shared) { shared_ = shared; }
+  void forget_shared() { shared_ = {}; }
+  /// The index of another optimizer in `updates`.
+  size_t add_optimizer() {
+    return std::min(num_optimizers_++, Shared::kMostOptimizers - 1);
+  }
+  size_t num_optimizers() const { return num_optimizers_; }
+  void note_update(size_t optimizer) {
+    shared_.updates[optimizer] += is_synchronised_ ? 1 : 0;
+  }
+  void note_clip() { shared_.clips += is_synchronised_ ? 1 : 0; }
+
   /// Whether the current step is being recorded: its host code runs once, its
   /// device work at every replay.
   bool is_captured() const { return is_captured_; }
@@ -117,6 +153,9 @@ class ACCELERATE_API StepState {
   int64_t num_forwards_ = 0;
   int64_t num_backwards_ = 0;
   int64_t total_backwards_ = 0;
+  bool is_synchronised_ = false;
+  Shared shared_;
+  size_t num_optimizers_ = 0;
   bool is_captured_ = false;
   bool keeps_gradients_ = false;
 };

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "run/step_notes.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+#include "comm/agreement.h"
+#include "observe/called_names.h"
+
+namespace accelerate {
+namespace {
+
+enum Word : size_t {
+  kInputs,
+  /// 0 of a rank that replays a recorded step, and says nothing else.
+  kIsKnown,
+  kMicroBatch,
+  kIsLastBatch,
+  kClips,
+  kUpdates
+};
+static_assert(kUpdates + StepState::Shared::kMostOptimizers <= kMostNotes);
+
+using OfRanks = std::vector<std::vector<int64_t>>;
+
+bool differs(const OfRanks& of_ranks, size_t word) {
+  return std::any_of(of_ranks.begin(), of_ranks.end(), [&](const auto& notes) {
+    return notes[word] != of_ranks[0][word];
+  });
+}
+
+/// "3 times on rank 1 but 4 times on ranks 0, 2". Fewer ranks come first.
+std::string
+by_rank(const OfRanks& of_ranks, size_t word, const std::string& unit) {
+  std::map<int64_t, std::vector<int>> ranks_of;
+  for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    ranks_of[of_ranks[rank][word]].push_back(static_cast<int>(rank));
+  }
+  std::vector<std::pair<int64_t, std::vector<int>>> sorted(
+      ranks_of.begin(), ranks_of.end());
+  std::stable_sort(
+      sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
+        return a.second.size() < b.second.size();
+      });
+  std::string text;
+  for (const auto& [count, ranks] : sorted) {
+    text += text.empty() ? "" : ranks == sorted.back().second ? " but " : ", ";
+    text += str_cat(
+        count, ' ', unit, count == 1 ? "" : "s", " on ", name_ranks(ranks));
+  }
+  return text;
+}
+
+/// Whether a rank went on without synchronising an update that others wait
+/// for. The last batch of a loader may end an update early.
+bool is_shifted(const OfRanks& of_ranks, int64_t num_steps) {
+  const auto less = [](const auto& a, const auto& b) {
+    return a[kMicroBatch] < b[kMicroBatch];
+  };
+  const auto [least, most] =
+      std::minmax_element(of_ranks.begin(), of_ranks.end(), less);
+  const bool are_any_last =
+      std::any_of(of_ranks.begin(), of_ranks.end(), [](const auto& notes) {
+        return notes[kIsLastBatch] != 0;
+      });
+  return (*least)[kMicroBatch] > 0 && differs(of_ranks, kMicroBatch) &&
+         (!are_any_last || ((*most)[kMicroBatch] > num_steps &&
+                            (*least)[kMicroBatch] <= num_steps));
+}
+
+} // namespace
+
+std::vector<int64_t> StepNotes::encode() const {
+  std::vector<int64_t> notes(kUpdates);
+  notes[kInputs] = inputs;
+  notes[kIsKnown] = 1;
+  notes[kMicroBatch] = micro_batch;
+  notes[kIsLastBatch] = is_last_batch ? 1 : 0;
+  notes[kClips] = shared.clips;
+  notes.insert(notes.end(), shared.updates.begin(), shared.updates.end());
+  return notes;
+}
+
+std::vector<int64_t> StepNotes::inputs_of(const OfRanks& of_ranks) {
+  std::vector<int64_t> inputs;
+  for (const auto& notes : of_ranks) {
+    inputs.push_back(notes[kInputs]);
+  }
+  return inputs;
+}
+
+void check_steps(
+    const OfRanks& of_ranks,
+    int64_t num_steps,
+    size_t num_optimizers) {
+  if (std::any_of(of_ranks.begin(), of_ranks.end(), [](const auto& notes) {
+        return notes[kIsKnown] == 0;
+      })) {
+    return;
+  }
+  if (is_shifted(of_ranks, num_steps)) {
+    throw MismatchError(str_cat(
+        "[backward] Ranks synchronise different micro-batches: ",
+        by_rank(of_ranks, kMicroBatch, "micro-batch"),
+        " since the last update. Did one rank catch an exception alone? Let it "
+        "end the run, or let all ranks leave out the update (set_trigger() and "
+        "check_trigger())"));
+  }
+  constexpr const char* kRemedy =
+      ", so their weights differ. Call it on all ranks or on none. "
+      "load_state() makes the weights equal again";
+  for (size_t i = 0; i < StepState::Shared::kMostOptimizers; ++i) {
+    if (differs(of_ranks, kUpdates + i)) {
+      throw MismatchError(str_cat(
+          "[backward] Ranks called step() of ",
+          num_optimizers == 1 ? "the optimizer" : str_cat("optimizer ", i + 1),
+          " a different number of times: ",
+          by_rank(of_ranks, kUpdates + i, "time"),
+          kRemedy));
+    }
+  }
+  if (differs(of_ranks, kClips)) {
+    throw MismatchError(str_cat(
+        "[backward] Ranks clipped gradients a different number of times: ",
+        by_rank(of_ranks, kClips, "time"),
+        kRemedy));
+  }
+}
+
+} // namespace accelerate

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that do not take the same steps are told so before their next gradients
+// meet.
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include "accelerate/accelerate.h"
+#include "support/state.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+using torch::Tensor;
+
+std::vector<AcceleratorOptions> kinds_of_runs() {
+  std::vector<AcceleratorOptions> kinds(3);
+  kinds[1] = {.mixed_precision = Precision::kBf16, .master_weights = true};
+  kinds[2].ddp.find_unused_parameters = true;
+  for (const auto stage :
+       {ShardStage::kOptimizer,
+        ShardStage::kGradients,
+        ShardStage::kParameters}) {
+    kinds.push_back({.shard = {.stage = stage, .min_unit_numbers = 1}});
+  }
+  return kinds;
+}
+
+struct Run {
+  Run(AcceleratorOptions options, ProcessGroup group, int64_t num_steps)
+      : accelerator(with(std::move(options), group, num_steps)),
+        rank(group.rank()),
+        model(3, 1),
+        sgd(model->parameters(), {.lr = 0.1}),
+        net(accelerator.prepare(model)),
+        opt(accelerator.prepare(sgd)) {}
+
+  static AcceleratorOptions
+  with(AcceleratorOptions options, ProcessGroup group, int64_t num_steps) {
+    options.cpu = true;
+    options.process_group = group;
+    options.accumulation.num_steps = num_steps;
+    return options;
+  }
+  void backward() {
+    accelerator.backward(net(torch::full({2, 3}, rank + 1.0)).sum());
+  }
+  void micro_batch(bool fails = false) {
+    const auto window = accelerator.accumulate(net);
+    if (fails) {
+      throw std::domain_error("a bad batch");
+    }
+    backward();
+    opt.step();
+    opt.zero_grad();
+  }
+
+  Accelerator accelerator;
+  int rank;
+  torch::nn::Linear model;
+  optim::SGD sgd;
+  PreparedModel<torch::nn::LinearImpl> net;
+  PreparedOptimizer opt;
+};
+
+TEST(StepsOfRanks, OneRankThatSkipsAnUpdateIsNamedOnAll) {
+  for (const int64_t num_steps : {1, 2}) {
+    run_ranks(3, [&](ProcessGroup group) {
+      for (const auto& options : kinds_of_runs()) {
+        const auto stage = options.shard.stage;
+        Run run(options, group, num_steps);
+        const auto saved =
+            testing::copy_of(run.accelerator.state().state_dict());
+        for (int64_t i = 0; i < 2 * num_steps; ++i) {
+          run.micro_batch();
+        }
+        const auto train_on = [&] {
+          for (int64_t i = 0; i < 2 * num_steps; ++i) {
+            const auto window = run.accelerator.accumulate(run.net);
+            run.backward();
+            if (i > num_steps || run.rank != 1) {
+              run.opt.step();
+            }
+            run.opt.zero_grad();
+          }
+        };
+        if (stage == ShardStage::kOptimizer ||
+            stage == ShardStage::kGradients) {
+          // The update itself is a collective.
+          EXPECT_THROW(train_on(), MismatchError);
+          continue;
+        }
+        const auto says_who = ThrowsMessage<MismatchError>(AllOf(
+            HasSubstr("step() of the optimizer a different number of times"),
+            HasSubstr(": 2 times on rank 1 but 3 times on ranks 0, 2, so")));
+        EXPECT_THAT(train_on, says_who) << static_cast<int>(stage);
+        // Weights stay different until state is loaded.
+        EXPECT_THROW(
+            {
+              for (int64_t i = 0; i < num_steps; ++i) {
+                run.micro_batch();
+              }
+            },
+            MismatchError);
+        run.accelerator.state().load_state_dict(saved);
+        for (int64_t i = 0; i < 2 * num_steps; ++i) {
+          run.micro_batch();
+        }
+      }
+    });
+  }
+}
+
+TEST(StepsOfRanks, OptimizersAreCountedOneByOne) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator({.cpu = true, .process_group = group});
+    torch::nn::Linear a(1, 1), b(1, 1);
+    optim::SGD sgd_a(a->parameters(), {.lr = 0.1});
+    optim::SGD sgd_b(b->parameters(), {.lr = 0.1});
+    auto [net_a, net_b, opt_a, opt_b] = accelerator.prepare(a, b, sgd_a, sgd_b);
+    const auto backward = [&, &net_a = net_a, &net_b = net_b] {
+      const auto x = torch::ones({1, 1});
+      accelerator.backward((net_a(x) + net_b(x)).sum());
+    };
+    backward();
+    group.rank() == 0 ? opt_a.step() : opt_b.step();
+    EXPECT_THAT(
+        backward,
+        ThrowsMessage<MismatchError>(AllOf(
+            HasSubstr("step() of optimizer 1"),
+            HasSubstr("0 times on rank 1 but 1 time on rank 0"))));
+  });
+}
+
+TEST(StepsOfRanks, OneRankThatClipsAloneIsNamed) {
+  run_ranks(2, [](ProcessGroup group) {
+    Run run({}, group, 1);
+    const auto parameters = run.model->parameters();
+    const auto step = [&](double max_norm) {
+      run.backward();
+      if (group.rank() == 1) {
+        run.accelerator.clip_grad_norm_(parameters, max_norm);
+      }
+      run.opt.step();
+      run.opt.zero_grad();
+    };
+    // Who only asks for the norm changes nothing.
+    step(INFINITY);
+    step(0.1);
+    EXPECT_THAT(
+        [&] { step(0.1); },
+        ThrowsMessage<MismatchError>(AllOf(
+            HasSubstr("Ranks clipped gradients a different number of times"),
+            HasSubstr("0 times on rank 0 but 1 time on rank 1"))));
+  });
+}
+
+// Whoever trains by itself for a while may take other steps.
+TEST(StepsOfRanks, StepsWithoutSynchronisedGradientsDoNotCount) {
+  run_ranks(2, [](ProcessGroup group) {
+    Run run({}, group, 1);
+    {
+      LocalSGD local_sgd(run.accelerator, run.net, 8);
+      for (int i = 0; i <= group.rank(); ++i) {
+        run.micro_batch();
+      }
+    }
+    run.micro_batch();
+    run.micro_batch();
+  });
+}
+
+TEST(StepsOfRanks, OneRankThatCatchesAnExceptionAloneIsNamed) {
+  const auto says_who = ThrowsMessage<MismatchError>(AllOf(
+      HasSubstr("Ranks synchronise different micro-batches"),
+      HasSubstr("2 micro-batches on rank 0 but 4 micro-batches on rank 1"),
+      HasSubstr("catch an exception alone")));
+  run_ranks(2, [&](ProcessGroup group) {
+    for (const bool uses_views : {true, false}) {
+      Run run({.ddp = {.gradient_as_bucket_view = uses_views}}, group, 2);
+      run.micro_batch();
+      run.micro_batch();
+      // Together on all ranks, it is no mistake.
+      run.micro_batch();
+      EXPECT_THROW(run.micro_batch(true), std::domain_error);
+      run.micro_batch();
+      run.micro_batch();
+      run.micro_batch();
+      if (group.rank() == 1) {
+        EXPECT_THROW(run.micro_batch(true), std::domain_error);
+        run.micro_batch();
+      }
+      EXPECT_THAT([&] { run.micro_batch(); }, says_who);
+    }
+  });
+}
+
+// The end of a loader ends an update, also of different numbers of batches.
+TEST(StepsOfRanks, LoadersMayEndAtDifferentMicroBatches) {
+  run_ranks(2, [](ProcessGroup group) {
+    Run run({}, group, 2);
+    auto loader = run.accelerator.prepare(DataLoader(
+        TensorDataset({torch::ones({7, 3})}),
+        {.batch_size = 1, .even_batches = false}));
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      int64_t num_batches = 0;
+      for (auto& batch : loader) {
+        num_batches += batch[0].size(0);
+        run.micro_batch();
+      }
+      EXPECT_EQ(num_batches, group.rank() == 0 ? 4 : 3);
+    }
+  });
+}
+
+TEST(StepsOfRanks, AreComparedInsideJoinUnevenInputs) {
+  run_ranks(2, [](ProcessGroup group) {
+    Run run({}, group, 1);
+    {
+      const auto join = run.accelerator.join_uneven_inputs(run.net);
+      for (int i = 0; i <= group.rank(); ++i) {
+        run.micro_batch();
+      }
+    }
+    // Both have the weights of rank 1, which has taken another step.
+    run.micro_batch();
+    const auto train_on = [&] {
+      const auto join = run.accelerator.join_uneven_inputs(run.net);
+      run.backward();
+      if (group.rank() == 1) {
+        run.opt.step();
+      }
+      run.backward();
+    };
+    EXPECT_THAT(
+        train_on,
+        ThrowsMessage<MismatchError>(
+            HasSubstr("optimizer.step() a different number of times")));
+  });
+}
+
+} // namespace
+} // namespace accelerate
