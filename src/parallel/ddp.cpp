@@ -79,6 +79,12 @@ class OpenReducer : public c10d::Reducer {
     }
     return views;
   }
+  /// Whether gradients that arrive are sent, which `prepare_for_backward` turns
+  /// on.
+  void set_sends(bool sends) {
+    const std::lock_guard lock(mutex_);
+    expect_autograd_hooks_ = sends;
+  }
   /// After an aborted backward, if gradients are stored in buckets: those that
   /// were sent are averages; restores the others to those in `has_arrived`.
   void settle_gradients(const std::vector<char>& has_arrived, bool is_divided) {
@@ -166,13 +172,18 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   void before_forward() override {
     trains_ = at::GradMode::is_enabled() && is_trained(model_);
     const bool records = trains_;
-    if (records && is_abandoned_) {
-      remake_reducer();
+    // A reducer of a static graph counts forwards: the first must be followed
+    // by its backward.
+    const bool repeats_first = options_.static_graph && sync_ && is_awaiting_ &&
+                               !has_queued_first_reduction_;
+    if (records && (is_abandoned_ || repeats_first)) {
+      remake_reducer_beside_gradients();
     }
     if (records && (forgets_used_ || trains_others())) {
       follow_frozen();
     }
-    if (records && !sync_ && options_.static_graph && !has_seen_graph_) {
+    if (records && !sync_ && options_.static_graph &&
+        !has_queued_first_reduction_) {
       // The reducer would learn the graph from several backwards, and then
       // always wait for as many.
       throw UsageError(str_cat(
@@ -195,6 +206,12 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     }
     if (records && sync_ && !has_shared_order_ && lays_out_anew() && !join_) {
       share_order();
+    }
+    if (records && !sync_ && is_awaiting_ && !options_.static_graph &&
+        arrivals_->num_arrived() == num_at_await_) {
+      // The backward of the forward before has not come: that of this one would
+      // be sent in its place.
+      postpone();
     }
     const bool is_unfinished = is_awaiting_ && !finds_unused() &&
                                !is_only_guessed_ &&
@@ -222,7 +239,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   bool wants_outputs() const override {
     return trains_ && sync_ &&
            (join_ || options_.find_unused_parameters ||
-            (options_.static_graph && !has_seen_graph_));
+            (options_.static_graph && !has_queued_first_reduction_));
   }
 
   void after_forward(std::span<at::Tensor* const> outputs) override {
@@ -239,8 +256,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     await_gradients();
     ++num_forwards_;
     has_announced_backward_ = false;
-    if (join_ || (options_.static_graph && !has_seen_graph_)) {
-      has_seen_graph_ = true;
+    if (join_ || (options_.static_graph && !has_queued_first_reduction_)) {
       watch_backward(outputs);
     }
   }
@@ -266,6 +282,10 @@ class DdpEngine final : public ParallelEngine, private Joinable {
 
   void before_backward() override {
     num_before_ = arrivals_->begin_backward();
+    if (sync_ && is_postponed_) {
+      reducer_->set_sends(true);
+      await_gradients();
+    }
     is_in_backward_ = true;
     has_arrived_.assign(has_arrived_.size(), false);
     frozen_since_forward_.clear();
@@ -329,7 +349,9 @@ class DdpEngine final : public ParallelEngine, private Joinable {
 
   // Backwards of older forwards would use changed weights.
   void after_step(bool /*did_step*/) override {
-    is_awaiting_ = is_awaiting_ && !is_only_guessed_;
+    if (is_only_guessed_) {
+      forget_forwards();
+    }
     num_forwards_ = is_awaiting_ ? 1 : 0;
   }
 
@@ -388,7 +410,27 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     // The reducer remembers which parameters were used in the first part of an
     // accumulation.
     forgets_used_ = has_unsent_ && options_.find_unused_parameters;
-    has_unsent_ = false;
+    const auto& all = model_.parameters;
+    has_unsent_ = std::any_of(all.begin(), all.end(), [](const auto& each) {
+      return each.grad().defined();
+    });
+    if (!options_.static_graph) {
+      forget_forwards();
+    }
+  }
+
+  void load_gradient(const at::Tensor& parameter, const StateValue& value)
+      override {
+    ParallelEngine::load_gradient(parameter, value);
+    std::erase_if(left_behind_, [&](const at::Tensor& known) {
+      return known.is_same(parameter);
+    });
+    if (parameter.grad().defined()) {
+      has_unsent_ = true;
+      if (!parameter.requires_grad()) {
+        left_behind_.push_back(parameter);
+      }
+    }
   }
 
   // Ranks without batches cannot match the first backward of a static graph.
@@ -445,17 +487,23 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   /// Makes the reducer wait for the parameters that currently require a
   /// gradient.
   void follow_frozen() {
+    std::erase_if(left_behind_, [](const at::Tensor& parameter) {
+      return parameter.requires_grad();
+    });
     for (size_t i = 0; has_unsent_ && i < is_reduced_.size(); ++i) {
       const auto& parameter = model_.parameters[i];
-      if (is_reduced_[i] && !parameter.requires_grad() &&
-          parameter.grad().defined()) {
+      if (!is_reduced_[i] || parameter.requires_grad()) {
+        continue;
+      }
+      if (model_.sparse_gradients.contains(model_.names[i])) {
         throw UsageError(str_cat(
             "[forward] Parameter '",
             model_.names[i],
-            "' was frozen during gradient accumulation, so its gradient would "
-            "not be synchronised. Freeze parameters after optimizer.step() and "
-            "zero_grad()"));
+            "' has sparse gradients and was frozen during gradient "
+            "accumulation, so its gradient would not be synchronised. Freeze "
+            "it after optimizer.step() and zero_grad()"));
       }
+      leave_behind(parameter);
     }
     if (trains_others()) {
       if (join_) {
@@ -470,6 +518,41 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     }
     forgets_used_ = false;
     remake_reducer_beside_gradients();
+  }
+
+  void leave_behind(const at::Tensor& parameter) {
+    if (std::none_of(
+            left_behind_.begin(), left_behind_.end(), [&](const auto& known) {
+              return known.is_same(parameter);
+            })) {
+      left_behind_.push_back(parameter);
+    }
+  }
+
+  // With the update that the accumulation ends in. Ranks freeze the same
+  // parameters, but some may have no gradient of one.
+  void average_left_behind() {
+    if (left_behind_.empty()) {
+      return;
+    }
+    const at::NoGradGuard no_grad;
+    const auto parameters = std::exchange(left_behind_, {});
+    std::vector<int> has(parameters.size());
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      has[i] = parameters[i].grad().defined() ? 1 : 0;
+    }
+    auto has_any = at::tensor(has, at::kInt);
+    group_.all_reduce(has_any, ReduceOp::kMax);
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (has_any[i].item<int>() == 0) {
+        continue;
+      }
+      at::Tensor& gradient = at::Tensor(parameters[i]).mutable_grad();
+      if (!gradient.defined()) {
+        gradient = at::zeros_like(parameters[i]);
+      }
+      group_.all_reduce(gradient, ReduceOp::kMean);
+    }
   }
 
   /// Called by autograd, before the reducer's own hook: if a parameter's
@@ -505,10 +588,27 @@ class DdpEngine final : public ParallelEngine, private Joinable {
 
   void await_gradients() {
     is_awaiting_ = true;
+    is_postponed_ = false;
     is_only_guessed_ = false;
     num_at_await_ = arrivals_->num_arrived();
     // A forward inside a backward, as in GradCache, has its own gradients.
     has_arrived_.assign(has_arrived_.size(), false);
+  }
+
+  // Until a backward that synchronises.
+  void postpone() {
+    reducer_->set_sends(false);
+    is_awaiting_ = false;
+    is_postponed_ = true;
+  }
+
+  // None of those before has a backward any more.
+  void forget_forwards() {
+    reducer_->set_sends(false);
+    is_awaiting_ = false;
+    is_postponed_ = false;
+    is_only_guessed_ = false;
+    num_forwards_ = 0;
   }
 
   // The reducer has sent everything, and ignores gradients until another
@@ -517,6 +617,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   void end_reduction() {
     is_awaiting_ = false;
     has_unsent_ = false;
+    average_left_behind();
     if (!join_) {
       // Immediately, so that a state saved now contains the order. The reducer
       // allows only one reduction before it lays its buckets out again.
@@ -669,8 +770,8 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   void remake_reducer() {
     is_abandoned_ = false;
     is_awaiting_ = false;
+    is_postponed_ = false;
     num_forwards_ = 0;
-    has_seen_graph_ = false;
     has_queued_first_reduction_ = false;
     const auto kept = memory_ ? memory_->state_dict() : StateDict();
     arrivals_.reset();
@@ -864,6 +965,9 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   int64_t num_before_ = 0;
   int64_t num_at_await_ = 0;
   bool is_awaiting_ = false;
+  /// Whether a forward has been announced to the reducer whose backward is not
+  /// to be mistaken for one that sends nothing.
+  bool is_postponed_ = false;
   bool is_in_backward_ = false;
   /// For each parameter that the reducer knows: whether the current backward
   /// has computed its gradient. Bytes, because autograd's threads write them.
@@ -880,10 +984,12 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   /// Whether a backward has accumulated gradients that other ranks have not
   /// received.
   bool has_unsent_ = false;
+  /// Frozen since a backward added up gradients of them that other ranks have
+  /// not seen.
+  std::vector<at::Tensor> left_behind_;
   /// Whether the next forward must wait for all parameters, regardless of which
   /// were used before a state was loaded.
   bool forgets_used_ = false;
-  bool has_seen_graph_ = false;
   bool buffers_may_differ_ = true;
   bool has_queued_first_reduction_ = false;
   bool has_announced_backward_ = false;

@@ -8,6 +8,7 @@
 #include "accelerate/accelerate.h"
 #include "parallel/engine.h"
 #include "support/long_run.h"
+#include "support/state.h"
 
 namespace accelerate {
 namespace {
@@ -641,24 +642,74 @@ TEST(Freezing, BetweenForwardAndBackwardLeavesNoGradient) {
   });
 }
 
-TEST(Freezing, IsRejectedIfGradientsArePending) {
-  run_ranks(2, [](ProcessGroup group) {
-    Accelerator accelerator(
-        {.cpu = true,
-         .accumulation = {.num_steps = 2},
-         .process_group = group});
-    TwoLayers model;
-    auto net = accelerator.prepare(model);
-    const auto x = samples_of(0, group.rank(), 1);
-    {
-      const auto guard = accelerator.accumulate(net);
-      accelerator.backward(loss_of(net(x), x));
+/// What is trained in each micro-batch of updates of three.
+constexpr std::pair<bool, bool> kMicroBatches[] = {
+    {true, true},
+    {false, true},
+    {false, true},
+    {true, true},
+    {true, false},
+    {true, true},
+    {true, true},
+    {true, true},
+    {false, true}};
+constexpr int64_t kFreezingWindow = 3;
+
+// Gradients that were added up before stay, as in torch on one process.
+TEST(Freezing, DuringGradientAccumulationKeepsWhatWasAddedUp) {
+  TwoLayers whole;
+  torch::optim::SGD sgd(whole->parameters(), 0.2);
+  int64_t step = 0;
+  for (const auto& [trains_first, trains_second] : kMicroBatches) {
+    whole->train_only(trains_first, trains_second);
+    const auto x = samples_of(step, 0, 2);
+    (loss_of(whole(x), x) / kFreezingWindow).backward();
+    if (++step % kFreezingWindow == 0) {
+      sgd.step();
+      sgd.zero_grad();
     }
-    model->train_only(false, true);
-    EXPECT_THAT(
-        [&] { net(x); },
-        ThrowsMessage<UsageError>(
-            HasSubstr("frozen during gradient accumulation")));
+  }
+  const auto expected = whole(samples_of(0, 0, 2));
+  run_ranks(2, [&](ProcessGroup group) {
+    for (auto options : kinds_to_freeze()) {
+      options.cpu = true;
+      options.process_group = group;
+      options.accumulation.num_steps = kFreezingWindow;
+      Accelerator accelerator(options);
+      TwoLayers model;
+      torch::optim::SGD own(model->parameters(), 0.2);
+      auto [net, opt] = accelerator.prepare(model, own);
+      int64_t step = 0;
+      StateDict saved;
+      const auto micro_batch = [&, &net = net, &opt = opt](int64_t step) {
+        const auto [trains_first, trains_second] =
+            kMicroBatches[static_cast<size_t>(step)];
+        model->train_only(trains_first, trains_second);
+        const auto guard = accelerator.accumulate(net);
+        const auto x = samples_of(step, group.rank(), 1);
+        accelerator.backward(loss_of(net(x), x));
+        opt.step();
+        opt.zero_grad();
+      };
+      if (options.ddp.static_graph) {
+        continue; // The first backward must synchronise.
+      }
+      for (; step < 9; ++step) {
+        micro_batch(step);
+        if (step == 1) {
+          // A rollback keeps them, too.
+          saved = testing::copy_of(accelerator.state().state_dict());
+          micro_batch(2);
+          accelerator.state().load_state_dict(saved);
+        }
+      }
+      model->train_only(true, true);
+      const torch::NoGradGuard no_grad;
+      const bool is_bf16 = options.master_weights;
+      EXPECT_TRUE(torch::allclose(
+          net(samples_of(0, 0, 2)), expected, 0, is_bf16 ? 0.05 : 1e-5))
+          << static_cast<int>(options.shard.stage) << is_bf16;
+    }
   });
 }
 

@@ -142,6 +142,84 @@ TEST(Rollback, DropsGradientsThatWereNotStepped) {
   }
 }
 
+/// Weights whose last bits tell in which order gradients were added up.
+struct ManyWeights {
+  explicit ManyWeights(AcceleratorOptions options)
+      : accelerator(OneWeight::with(std::move(options), 3)),
+        model(5, 4),
+        sgd(model->parameters(), {.lr = 0.1}),
+        net(accelerator.prepare(model)),
+        opt(accelerator.prepare(sgd)) {}
+  torch::Tensor forward(int64_t step) {
+    const auto number =
+        static_cast<double>(7 * step + accelerator.process_index());
+    return net(torch::arange(15).view({3, 5}).mul(number + 0.3).sin());
+  }
+  /// Micro-batches from one number up to another.
+  void run(int64_t begin, int64_t end) {
+    for (int64_t step = begin; step < end; ++step) {
+      const auto window = accelerator.accumulate(net);
+      accelerator.backward(forward(step).square().sum());
+      opt.step();
+      opt.zero_grad();
+    }
+  }
+  /// A forward whose backward never comes.
+  void forward_alone(int64_t step) {
+    const auto window = accelerator.accumulate(net);
+    forward(step);
+  }
+  StateDict copy() {
+    return testing::copy_of(accelerator.state().state_dict());
+  }
+  torch::Tensor weights() {
+    std::vector<torch::Tensor> flat;
+    for (const auto& p : model->parameters()) {
+      flat.push_back(net.engine().trained(p).detach().flatten().clone());
+    }
+    return torch::cat(flat);
+  }
+
+  Accelerator accelerator;
+  torch::nn::Linear model;
+  optim::SGD sgd;
+  PreparedModel<torch::nn::LinearImpl> net;
+  PreparedOptimizer opt;
+};
+
+// A forward of a micro-batch that synchronises, without its backward, must not
+// make a later micro-batch synchronise in its place.
+TEST(Rollback, AfterAForwardAloneIsBitForBit) {
+  run_ranks(3, [&](ProcessGroup group) {
+    for (auto options : kinds_of_runs()) {
+      options.process_group = group;
+      ManyWeights run(options);
+      run.run(0, 6);
+      const auto saved = run.copy();
+      run.run(6, 12);
+      const auto expected = run.weights();
+      run.accelerator.state().load_state_dict(saved);
+      run.run(6, 8);
+      run.forward_alone(8);
+      run.accelerator.state().load_state_dict(saved);
+      run.run(6, 12);
+      EXPECT_TRUE(run.weights().equal(expected))
+          << static_cast<int>(options.shard.stage) << options.master_weights;
+      // Also where the run goes on without a rollback, and where it is resumed.
+      run.run(12, 14);
+      run.forward_alone(14);
+      const auto after = run.copy();
+      run.run(15, 21);
+      ManyWeights resumed(options);
+      resumed.run(0, 6);
+      resumed.accelerator.state().load_state_dict(after);
+      resumed.run(15, 21);
+      EXPECT_TRUE(resumed.weights().equal(run.weights()))
+          << static_cast<int>(options.shard.stage) << options.master_weights;
+    }
+  });
+}
+
 TEST(Rollback, DropsGradientsThatFilesOfOtherRanksHaveNot) {
   const testing::TempDir folder;
   {
