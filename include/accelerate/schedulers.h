@@ -177,8 +177,9 @@ class ACCELERATE_API OptimizerToSchedule {
 ///
 /// With a prepared optimizer, `step` does nothing unless the latest
 /// `optimizer.step()` updated the weights, i.e. during gradient accumulation
-/// and after a skipped step. `save_state` then saves the scheduler, even if it
-/// is never passed to `prepare`.
+/// and after a skipped step. `save_state` saves the schedulers of prepared
+/// optimizers, also those created for the original optimizer and those that
+/// are never passed to `prepare`.
 class ACCELERATE_API Scheduler {
  public:
   /// Throws `UsageError` if the optimizer has no groups.

@@ -162,6 +162,8 @@ std::shared_ptr<OptimizerStep> Accelerator::prepare_optimizer(
   auto step = state_->run.prepare_optimizer(
       std::make_unique<TorchOptimizer>(optimizer));
   optimizers.emplace_back(&optimizer, step);
+  step->note_lent(); // The caller has the optimizer itself.
+  note_prepared(optimizer, step);
   return step;
 }
 

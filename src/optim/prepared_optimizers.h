@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "accelerate/export.h"
+#include "accelerate/stateful.h"
 #include "optim/optimizer_step.h"
 
 namespace accelerate {
@@ -28,5 +30,14 @@ struct PreparedOptimizers {
     return nullptr;
   }
 };
+
+/// A scheduler that was made for an optimizer itself is saved with what was
+/// prepared of it, whichever came first. Each is noted when it is made.
+ACCELERATE_API void note_prepared(
+    const torch::optim::Optimizer& optimizer,
+    const std::shared_ptr<OptimizerStep>& step);
+void note_scheduler(
+    const torch::optim::Optimizer& optimizer,
+    const std::shared_ptr<Stateful>& scheduler);
 
 } // namespace accelerate

@@ -157,6 +157,8 @@ Scheduler::Scheduler(
   state_->apply(rates);
   if (state_->prepared) {
     state_->prepared->shared_step()->add_scheduler(state_);
+  } else {
+    note_scheduler(state_->optimizer, state_);
   }
 }
 
@@ -250,9 +252,6 @@ void Scheduler::prepare(
     SchedulerStepping stepping,
     int num_processes) {
   if (!state_->prepared) {
-    if (const auto followed = prepared->find(state_->optimizer)) {
-      followed->add_scheduler(state_);
-    }
     state_->registry = std::move(prepared);
   }
   state_->stepping = stepping;

@@ -901,6 +901,66 @@ TEST(SchedulerOfACheckpoint, MayBeMissingWithAWarning) {
       ThrowsMessage<UsageError>(HasSubstr("does not contain 'scheduler'")));
 }
 
+TEST(SchedulerOfACheckpoint, OfTheOriginalOptimizerIsSaved) {
+  for (const bool is_first : {true, false}) {
+    const TempDir folder;
+    std::vector<double> rates[2];
+    for (const bool resumes : {false, true}) {
+      Accelerator accelerator({.cpu = true});
+      torch::nn::Linear model(1, 1);
+      optim::SGD sgd(model->parameters(), {.lr = 1});
+      std::optional<Scheduler> scheduler;
+      if (is_first) {
+        scheduler.emplace(sgd, StepLR{.step_size = 2, .gamma = 0.5});
+      }
+      auto [net, opt] = accelerator.prepare(model, sgd);
+      if (!is_first) {
+        scheduler.emplace(sgd, StepLR{.step_size = 2, .gamma = 0.5});
+      }
+      const auto step = [&, &net = net, &opt = opt] {
+        accelerator.backward(net(torch::ones({1, 1})).sum());
+        opt.step();
+        scheduler->step();
+        opt.zero_grad();
+      };
+      if (resumes) {
+        accelerator.load_state(folder.path() / "state");
+      } else {
+        step();
+        step();
+        step();
+        accelerator.save_state(folder.path() / "state");
+      }
+      for (int i = 0; i < 3; ++i) {
+        step();
+        rates[resumes].push_back(scheduler->last_lr().front());
+      }
+    }
+    EXPECT_THAT(rates[0], ElementsAre(0.25, 0.25, 0.125));
+    EXPECT_EQ(rates[1], rates[0]) << is_first;
+  }
+}
+
+// Also of the original optimizer.
+TEST(SchedulerOfACheckpoint, OfTorchOnTheOriginalOptimizerIsWarnedAbout) {
+  const TempDir folder;
+  Scheduled run(false);
+  torch::optim::StepLR scheduler(run.sgd, 1, 0.5);
+  scheduler.step();
+  scheduler.step();
+  ::testing::internal::CaptureStderr();
+  run.accelerator.save_state(folder.path() / "state");
+  EXPECT_THAT(
+      ::testing::internal::GetCapturedStderr(),
+      HasSubstr("torch::optim's schedulers have no state"));
+  // A rate that was loaded is none that a scheduler has set.
+  Scheduled again(false);
+  again.load(folder.path() / "state");
+  ::testing::internal::CaptureStderr();
+  again.accelerator.save_state(folder.path() / "state");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
 TEST(SchedulerOfACheckpoint, OfTorchCausesAWarning) {
   const TempDir folder;
   Scheduled run(false);
