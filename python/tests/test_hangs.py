@@ -222,8 +222,8 @@ except CommError as error:
     run(LAUNCH, tmp_path, script)
     said = (tmp_path / "said").read_text()
     assert re.fullmatch(
-        rf"\[{name}\] Another rank exited during collective \d+ on rank 0; its error is above. "
-        r"If there is none, it left a loop early \([^\n]+\)\n",
+        rf"\[{name}\] Another rank exited during collective \d+ on rank 0 \(script\.py:\d+\)\. Its "
+        r"error is above. If there is none, it left a loop early \([^\n]+\)\n",
         said,
     ), said
     assert said.count("Another rank") == 1, said

@@ -18,6 +18,7 @@
 #include "comm/raw_check.h"
 #include "comm/reduction.h"
 #include "comm/script_lock.h"
+#include "observe/calling_place.h"
 
 namespace accelerate {
 namespace {
@@ -405,13 +406,15 @@ void ProcessGroup::Impl::fail(
   if (!ranks_are_threads_) {
     give_culprit_time();
   }
+  const std::string place = calling_place();
   throw CommError(str_cat(
       '[',
       name,
       "] ",
       kAnotherExited,
       which,
-      "; its error is above. If there is none, it left a loop early (",
+      place.empty() ? "" : str_cat(" (", place, ')'),
+      ". Its error is above. If there is none, it left a loop early (",
       cause,
       ')'));
 }
