@@ -203,12 +203,12 @@ def test_a_loop_that_one_rank_leaves_early_is_named(tmp_path):
     ), result.stderr
     result = ranks.run(ranks.LAUNCH, tmp_path, script.replace("LAST", "False"))
     assert result.returncode == 1
-    first, *_, last = result.stderr.splitlines()
-    assert first.startswith("[launch] Rank 0 failed with exit code 1"), result.stderr
-    assert re.fullmatch(
+    # A slow machine shows the traceback before rank 0 has ended.
+    assert "[launch] Rank 0 failed with exit code 1" in result.stderr
+    assert re.search(
         r"accelerate\.errors\.CommError: \[backward\] Another rank exited during collective \d+ on "
-        r"rank 0; its error is above\. If there is none, it left a loop early \([^\n]+\)",
-        last,
+        r"rank 0; its error is above\. If there is none, it left a loop early \([^\n]+\)\n\Z",
+        result.stderr,
     ), result.stderr
 
 
@@ -225,14 +225,9 @@ def test_a_crash_of_native_code_is_shown_with_the_line_that_called_it(tmp_path):
     """
     result = ranks.run(ranks.LAUNCH, tmp_path, script)
     assert result.returncode == 128 + signal.SIGSEGV
-    assert re.match(
-        r"\[launch\] Rank 1 crashed \(SIGSEGV: Segmentation fault\):\n"
-        r"Fatal Python error: Segmentation fault\n\n"
-        r"Current thread 0x[0-9a-f]+ .*\(most recent call first\):\n"
-        r"(  \.\.\. 1 frame in python\n)?"
-        r'  File "[^"]*script\.py", line 8 in <module>\n',
-        result.stderr,
-    ), result.stderr
+    assert "[launch] Rank 1 crashed (SIGSEGV: Segmentation fault)" in result.stderr
+    assert "Fatal Python error: Segmentation fault\n" in result.stderr
+    assert re.search(r'  File "[^"]*script\.py", line 8 in <module>\n', result.stderr), result.stderr
 
 
 def test_a_run_that_ends_says_what_came_of_it(tmp_path):
