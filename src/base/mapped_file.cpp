@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 
 #include "accelerate/error.h"
@@ -14,6 +15,7 @@
 #include "base/unique_file.h"
 
 namespace accelerate {
+
 MappedFile::MappedFile(
     const std::filesystem::path& path,
     std::string_view where,
@@ -55,6 +57,16 @@ MappedFile::~MappedFile() {
   if (!bytes_.empty()) {
     munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
   }
+}
+
+void populate(std::span<const std::byte> mapped) {
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<std::uintptr_t>(mapped.data());
+  const auto start = begin / page * page;
+  madvise(
+      reinterpret_cast<void*>(start),
+      begin + mapped.size() - start,
+      MADV_POPULATE_READ);
 }
 
 } // namespace accelerate

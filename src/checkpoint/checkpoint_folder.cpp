@@ -579,6 +579,7 @@ void CheckpointReader::check_chunk(
     bytes = bytes.subspan(chunk * record.chunk);
     bytes = bytes.first(std::min<std::uint64_t>(bytes.size(), record.chunk));
   }
+  populate(bytes);
   const auto expected =
       record.checksum.substr(chunk * kChecksumDigits, kChecksumDigits);
   if (checksum_of(bytes) != expected) {

@@ -78,9 +78,13 @@ class FieldWriter {
 
 class FieldReader {
  public:
-  /// `parameter` may be undefined if there are no tensors to read.
-  FieldReader(const StateDict& state, at::Tensor parameter)
-      : state_(state), parameter_(std::move(parameter)) {}
+  /// `parameter` may be undefined if there are no tensors to read. `spare` is
+  /// the state to replace: its memory is reused if nothing else refers to it,
+  /// because new pages cost more time than the copy into them.
+  FieldReader(const StateDict& state, at::Tensor parameter, StateDict spare)
+      : state_(state),
+        parameter_(std::move(parameter)),
+        spare_(std::move(spare)) {}
 
   template <class T>
   void operator()(const std::string& name, T& value) const {
@@ -130,9 +134,12 @@ class FieldReader {
   int64_t count(const std::string& name) const;
   /// Also accepts a number, which other optimizers store.
   at::Tensor tensor(const std::string& name) const;
+  /// For the value of that name, in the layout of the parameter.
+  at::Tensor memory_for(const std::string& name) const;
 
   const StateDict& state_;
   at::Tensor parameter_;
+  StateDict spare_;
 };
 
 template <class T>
@@ -146,8 +153,9 @@ template <class T>
 void read_fields(
     T& object,
     const StateDict& state,
-    const at::Tensor& parameter = {}) {
-  Fields<T>::visit(object, FieldReader(state, parameter));
+    const at::Tensor& parameter = {},
+    StateDict spare = {}) {
+  Fields<T>::visit(object, FieldReader(state, parameter, std::move(spare)));
 }
 
 } // namespace accelerate::optim

@@ -58,6 +58,23 @@ at::Tensor FieldReader::tensor(const std::string& name) const {
              : state_.get<at::Tensor>(name);
 }
 
+at::Tensor FieldReader::memory_for(const std::string& name) const {
+  const auto* old = find_as<at::Tensor>(spare_, name);
+  // The old state and `spare_` hold it: nobody else would see it change.
+  constexpr size_t kOurHandles = 2;
+  const bool is_free = old != nullptr && old->use_count() == kOurHandles &&
+                       old->storage().use_count() == 1 &&
+                       !old->requires_grad() &&
+                       old->sizes() == parameter_.sizes() &&
+                       old->strides() == parameter_.strides() &&
+                       old->dtype() == parameter_.dtype() &&
+                       old->device() == parameter_.device() &&
+                       parameter_.is_non_overlapping_and_dense();
+  return is_free ? *old
+                 : at::empty_like(
+                       parameter_, parameter_.options().requires_grad(false));
+}
+
 void FieldReader::operator()(
     const std::string& name,
     at::Tensor& value,
@@ -83,9 +100,7 @@ void FieldReader::operator()(
         saved.options().device(parameter_.device()), false, /*copy=*/true);
   } else if (shape == StateShape::kParameter) {
     check_dense(parameter_);
-    value =
-        at::empty_like(parameter_, parameter_.options().requires_grad(false))
-            .copy_(saved);
+    value = memory_for(name).copy_(saved);
   } else {
     value = at::empty(expected, parameter_.options().requires_grad(false))
                 .copy_(saved);

@@ -206,7 +206,7 @@ void OptimizerOf<Options, State>::load_parameter_state(
     const at::Tensor& parameter,
     const StateDict& state) {
   auto loaded = std::make_unique<State>();
-  read_fields(*loaded, state, parameter);
+  read_fields(*loaded, state, parameter, parameter_state(parameter));
   state_[parameter.unsafeGetTensorImpl()] = std::move(loaded);
 }
 

@@ -142,7 +142,7 @@ class SavableTorchOptimizer final : public SavableOptimizer {
   void load_parameter_state(const at::Tensor& parameter, const StateDict& state)
       override {
     auto loaded = std::make_unique<State>();
-    read_fields(*loaded, state, parameter);
+    read_fields(*loaded, state, parameter, parameter_state(parameter));
     optimizer_.state()[parameter.unsafeGetTensorImpl()] = std::move(loaded);
   }
 

@@ -150,6 +150,36 @@ TEST(OptimizerState, HoldsATiedWeightThatIsListedTwice) {
   EXPECT_TRUE(loaded.get<Tensor>(key).equal(state.get<Tensor>(key)));
 }
 
+TEST(OptimizerState, LoadsIntoItsOwnMemoryUnlessSomebodyElseHasIt) {
+  NetImpl net;
+  const NamedParameters names = named_parameters(net);
+  const char* key = "state.layer.weight.exp_avg";
+  optim::AdamW source(net.parameters());
+  step(net, source, 1, 2);
+  const StateDict state = optimizer_state(source, names);
+  const Tensor saved = state.get<Tensor>(key).clone();
+  optim::AdamW optimizer(net.parameters());
+  step(net, optimizer, 1, 5);
+  const auto address = [&] {
+    return optimizer_state(optimizer, names).get<Tensor>(key).data_ptr();
+  };
+  const void* own = address();
+  load_optimizer_state(optimizer, names, state);
+  EXPECT_EQ(address(), own);
+  const Tensor held = optimizer_state(optimizer, names).get<Tensor>(key);
+  EXPECT_TRUE(held.equal(saved));
+  step(net, optimizer, 6, 6);
+  const Tensor before = held.clone();
+  load_optimizer_state(optimizer, names, state);
+  EXPECT_TRUE(held.equal(before));
+  EXPECT_NE(address(), own);
+  const StateDict loaded = optimizer_state(optimizer, names);
+  EXPECT_TRUE(loaded.get<Tensor>(key).equal(saved));
+  // Loading its own state changes nothing.
+  load_optimizer_state(optimizer, names, loaded);
+  EXPECT_TRUE(optimizer_state(optimizer, names).get<Tensor>(key).equal(saved));
+}
+
 TEST(OptimizerState, HasReadableNames) {
   NetImpl net;
   optim::AdamW optimizer(
