@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 
 from accelerate import _C
+from accelerate.errors import AccelerateError
 
 
 @contextmanager
@@ -35,9 +37,22 @@ def written_whole(path: str | os.PathLike) -> Iterator[str]:
 
 
 def save_pickle(value: Any, path: str | os.PathLike) -> None:
-    """As `torch.save`, but atomic."""
+    """As `torch.save`, but atomic. Raises `AccelerateError` if the disk is full."""
     with written_whole(path) as temporary:
-        torch.save(value, temporary)
+        try:
+            # Given a name, torch says only "unexpected pos" when the disk is full.
+            with open(temporary, "wb") as file:
+                torch.save(value, file)
+        except (OSError, RuntimeError) as error:
+            cause: BaseException | None = error
+            while cause is not None and not isinstance(cause, OSError):
+                cause = cause.__context__
+            if cause is None or cause.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            raise AccelerateError(
+                f"[save] Cannot write '{os.fspath(path)}': {cause.strerror}. Free some space and "
+                "try again"
+            ) from error
 
 
 def without_aliases(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:

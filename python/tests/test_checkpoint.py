@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import resource
 import threading
 from collections import OrderedDict
 
@@ -542,6 +543,18 @@ def test_objects_are_written_whole(make, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.bin", "x.safetensors"]
     with pytest.raises(AccelerateError, match="needs a dictionary of tensors and a path"):
         save([1], "y", safe_serialization=True)
+
+
+def test_a_file_that_does_not_fit_is_named_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(AccelerateError, match="Cannot write 'x.bin': File too large. Free"):
+            save({"a": torch.ones(4096)}, "x.bin")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
 
 
 # --- several processes --------------------------------------------------------------------------

@@ -207,7 +207,8 @@ def test_a_loop_that_one_rank_leaves_early_is_named(tmp_path):
     assert "[launch] Rank 0 failed with exit code 1" in result.stderr
     assert re.search(
         r"accelerate\.errors\.CommError: \[backward\] Another rank exited during collective \d+ on "
-        r"rank 0 \(script\.py:\d+\)\. Its error is above\. If there is none, it left a loop early \([^\n]+\)\n\Z",
+        r"rank 0 \(script\.py:\d+\)\. Its error is above\. If there is none, it left a loop early "
+        r"\([^\n]+\)\n\Z",
         result.stderr,
     ), result.stderr
 
