@@ -193,6 +193,8 @@ def _shard(
         # Each process reads its own files, and may have more or fewer batches than others.
         settings["dataset"] = dataloader.dataset.shard(num_processes, process_index)
         return
+    if dataloader.batch_size is not None or hasattr(dataloader.batch_sampler, "batch_size"):
+        _check_split(dataloader, split_batches, num_processes)
     if isinstance(dataloader.dataset, IterableDataset):
         if dataloader.batch_size is None:
             raise UsageError(
@@ -200,7 +202,6 @@ def _shard(
                 f"distributed over {num_processes} processes. Set a batch_size, or pass "
                 "dispatch_batches=True"
             )
-        _check_split(dataloader, split_batches, num_processes)
         shard = IterableDatasetShard(
             dataloader.dataset,
             dataloader.batch_size,
