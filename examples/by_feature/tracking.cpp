@@ -54,7 +54,7 @@ int main(int argc, char** argv) {
       opt.zero_grad();
       const auto mean =
           accelerator.reduce(loss.detach(), accelerate::ReduceOp::kMean);
-      // The default is the step after the last one, also after a restart.
+      // The default is the step after the last one, even after a restart.
       accelerator.log({{"loss", mean}, {"lr", kLearningRate}});
       progress_bar.update();
       progress_bar.set_postfix({{"loss", mean}});

@@ -11,8 +11,7 @@
 namespace accelerate {
 
 /// A direction in which ranks differ, or several that are joined with `|`. A
-/// mesh has all six, in this order: neighbours along `kTensor` are neighbours
-/// in rank.
+/// mesh has all six, in this order: consecutive ranks differ along `kTensor`.
 enum class MeshDimension : unsigned {
   kPipeline = 1,  ///< Stages of the model.
   kReplicate = 2, ///< Copies of the model.

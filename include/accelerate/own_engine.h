@@ -12,7 +12,7 @@ namespace accelerate {
 class ParallelEngine;
 struct EngineArguments;
 
-/// Creates the engine of each prepared model instead of the built-in ones, also
+/// Creates the engine of each prepared model instead of the built-in ones, even
 /// on a single rank. The interface of engines is `parallel/engine.h` in the
 /// sources; it may change between versions.
 struct ACCELERATE_API OwnEngine {

@@ -22,7 +22,7 @@ namespace accelerate {
 /// wrap around as PyTorch's do: convert small types first. The maximum and
 /// minimum of NaN and a number are NaN. Means support only floating and complex
 /// types; those of bf16 and fp16 are accumulated in fp32 and rounded once.
-/// Anything else is a `UsageError`, also on a single rank.
+/// Anything else is a `UsageError`, even on a single rank.
 enum class ReduceOp { kSum, kMean, kMax, kMin };
 
 /// Names of backends; `register_backend` (c10d.h) adds others.

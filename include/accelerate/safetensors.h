@@ -71,7 +71,7 @@ ACCELERATE_API int dtype_bits(Dtype dtype);
 /// A named tensor whose bytes belong to someone else: a mapped file when
 /// reading, the caller when writing.
 ///
-/// `shape` counts elements, also for types smaller than a byte (torch's packed
+/// `shape` counts elements, even for types smaller than a byte (torch's packed
 /// `float4_e2m1fn_x2` of shape {2, 3} is F4 of shape {2, 6} here). Empty for a
 /// scalar.
 struct ACCELERATE_API TensorView {

@@ -24,7 +24,7 @@ struct ACCELERATE_API StepTimes {
   /// the device has passed them, without waiting, so the latest steps may be
   /// missing.
   struct ACCELERATE_API Parts {
-    /// Waiting for batches, also while other threads make them.
+    /// Waiting for batches, even while other threads make them.
     double data = 0;
     double forward = 0;
     double backward = 0;

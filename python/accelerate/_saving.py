@@ -130,7 +130,7 @@ class Saving(Processes):
         """Writes the weights into a folder for `from_pretrained`, in files of at most
         `max_shard_size` with an index. Runs on the main process, or once per machine. If parameters
         are sharded, call it on all processes. No process then holds the whole model, unless its
-        `state_dict` contains other things than its parameters and buffers, or files are pickles
+        `state_dict` contains anything besides its parameters and buffers, or files are pickles
         (`safe_serialization=False`)."""
         context = self._context_of(model)
         is_spread = context is not None and context.is_spread

@@ -533,7 +533,7 @@ void take_in_part(
         return entry.extension() != ".json";
       });
   // Old manifests go first and new ones come last: a reader must not find one
-  // with other files than it lists.
+  // whose files do not match its list.
   std::for_each(manifests, entries.end(), [&](const auto& entry) {
     unlink((to / entry.filename()).c_str());
   });

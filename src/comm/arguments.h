@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Validates arguments of collectives for every backend, before anything is
-// sent, also on a single rank.
+// sent, even on a single rank.
 #pragma once
 
 #include <ATen/core/Tensor.h>

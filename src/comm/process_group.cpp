@@ -432,7 +432,7 @@ ProcessGroup::Work::~Work() {
   try {
     wait();
   } catch (const std::exception&) {
-    // The other rank is gone; whoever waits for it gets an error.
+    // The other rank is gone; a rank that waits for it gets an error.
   }
 }
 

@@ -52,7 +52,7 @@ class ProcessGroup::Impl {
   void set_meetings(std::vector<std::string>* meetings) {
     meetings_ = meetings;
   }
-  /// The number of the latest collective, whoever called it.
+  /// The number of the latest collective of any thread.
   uint64_t last_number() const { return counted_().value_or(num_operations_); }
   /// See `uncounted_collectives`.
   std::atomic<int64_t>& num_uncounted() const { return *uncounted_; }

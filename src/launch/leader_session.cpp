@@ -336,7 +336,7 @@ void LeaderSession::came(size_t machine) {
 }
 
 void LeaderSession::call_back(size_t machine) {
-  // Without ssh, whoever started it there must restart it.
+  // Without ssh, the user or scheduler that started it must restart it.
   if (!options_.remote_launchers.empty() && job_->is_waiting_for(machine) &&
       !server_->roll().is_here(machine) &&
       !running_launchers_.contains(machine)) {

@@ -36,7 +36,7 @@ struct RankReport {
   /// The current collective; empty outside of collectives.
   std::string operation = {};
   /// The number of the current collective, or else of the last one that the
-  /// group started, whoever called it.
+  /// group started, on any thread.
   uint64_t number = 0;
   Stack stack = {};
 };

@@ -31,8 +31,8 @@ struct Membership {
   std::string threads_of = {};
   /// How long a collective waits before a message; 0: never report.
   std::chrono::milliseconds threshold{0};
-  /// How many collectives the group has started, whoever called them; empty if
-  /// they are not counted.
+  /// How many collectives the group has started, on any thread; empty if they
+  /// are not counted.
   std::function<std::optional<uint64_t>()> num_collectives = {};
 
   std::atomic<bool> is_over = false;

@@ -984,8 +984,8 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   /// Whether a backward has accumulated gradients that other ranks have not
   /// received.
   bool has_unsent_ = false;
-  /// Frozen since a backward added up gradients of them that other ranks have
-  /// not seen.
+  /// Parameters that were frozen while they had accumulated gradients that
+  /// other ranks have not received.
   std::vector<at::Tensor> left_behind_;
   /// Whether the next forward must wait for all parameters, regardless of which
   /// were used before a state was loaded.

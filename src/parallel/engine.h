@@ -185,7 +185,7 @@ class ACCELERATE_API ParallelEngine
   /// slices of it. Throws `UsageError` if its shape differs.
   virtual void load(const at::Tensor& parameter, const StateValue& value);
   /// All ranks have loaded what they save of all parameters: from now on the
-  /// model uses it, also if this rank received slices of whole weights.
+  /// model uses it, even if this rank received slices of whole weights.
   /// Collective if ranks hold slices.
   virtual void after_load() {}
   /// If `saved` returns slices or tensors other than the model's: passes the

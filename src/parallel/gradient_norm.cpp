@@ -118,7 +118,7 @@ at::Tensor clip_gradient_norm(
 void scale_in_place(
     const std::vector<at::Tensor>& tensors,
     const at::Tensor& factor) {
-  // A fused pass requires a single dtype, also for the factor.
+  // A fused pass requires a single dtype, including that of the factor.
   std::map<std::pair<std::string, at::ScalarType>, std::vector<at::Tensor>>
       lists;
   for (const auto& tensor : tensors) {

@@ -175,7 +175,7 @@ class AutocastState {
   bool uses_cache_;
 };
 
-/// Restores the previous state, also after an exception.
+/// Restores the previous state, even after an exception.
 class SegmentAutocast {
  public:
   explicit SegmentAutocast(const AutocastState& wanted) {

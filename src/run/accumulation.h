@@ -62,9 +62,9 @@ class ACCELERATE_API Accumulation : public Stateful {
   void note_backwards(int64_t count, bool ends);
   /// A backward has succeeded. `ends`: it ended the window.
   void end_backward(bool ends);
-  /// Where the window under way is: how many micro-batches have begun since one
-  /// ended in an update, 0 if no window has several; and whether the loader has
-  /// ended the window.
+  /// The position in the current accumulation: how many micro-batches have
+  /// begun since the last update, 0 without accumulation; and whether the
+  /// loader's last batch ends it early.
   struct Place {
     int64_t micro_batch = 0;
     bool is_last_batch = false;

@@ -54,7 +54,7 @@ by_rank(const OfRanks& of_ranks, size_t word, const std::string& unit) {
   return text;
 }
 
-/// Whether a rank went on without synchronising an update that others wait
+/// Whether a rank continued without synchronising an update that others wait
 /// for. The last batch of a loader may end an update early.
 bool is_shifted(const OfRanks& of_ranks, int64_t num_steps) {
   const auto less = [](const auto& a, const auto& b) {

@@ -147,7 +147,7 @@ class ACCELERATE_API TrainingRun {
   /// failed one, once.
   void wait_for_save() const;
   /// As above on all ranks; if it fails on one, it throws on all. Afterwards
-  /// everything saved before is complete, whoever wrote it. For ranks that save
+  /// everything saved before on any rank is complete. For ranks that save
   /// without waiting for each other, before they look for a checkpoint to load.
   /// Collective.
   void wait_for_saves_of_all() const;

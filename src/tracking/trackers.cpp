@@ -347,7 +347,7 @@ Trackers::Trackers(
       .folder = folder,
       .num_processes = num_processes,
       .attempt = attempt};
-  std::error_code ignored; // whoever needs the folder reports the error
+  std::error_code ignored; // a tracker that needs the folder reports the error
   std::filesystem::create_directories(run.folder, ignored);
   impl_->each("start", [&](Tracker& tracker) { tracker.start(run); });
   if (!options.configuration.empty()) {

@@ -35,7 +35,7 @@ struct OutputOptions {
   /// Lines of ranks other than 0 start with `[rank N] `.
   bool is_prefixed = true;
   bool is_coloured = false;
-  /// Lines start with the time, also in files.
+  /// Lines start with the time, on the terminal and in files.
   bool is_timed = false;
   /// The only worker of a run without files uses the launcher's own streams.
   bool is_inherited = false;
