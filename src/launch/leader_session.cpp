@@ -13,6 +13,7 @@
 #include "hardware/ports.h"
 #include "launch/machines/job_token.h"
 #include "launch/machines/sockets.h"
+#include "launch/supervise/last_words.h"
 
 namespace accelerate {
 
@@ -273,6 +274,7 @@ void LeaderSession::received(size_t machine, const Message& message) {
           128 + m->signal);
     }
   } else if (const auto* failed = std::get_if<FailedMessage>(&message)) {
+    record_failure(failed->report);
     job_->machine_failed(machine, failed->report);
   } else if (const auto* cannot = std::get_if<CannotStartMessage>(&message)) {
     job_->machine_cannot_start(
@@ -460,6 +462,7 @@ void LeaderSession::send_away(const std::string& reason, int exit_code) {
 }
 
 void LeaderSession::workers_failed(const FailureReport& report) {
+  record_failure(report);
   job_->machine_failed(0, report);
 }
 
@@ -493,6 +496,7 @@ void LeaderSession::pass_on(int signal) {
 }
 
 void LeaderSession::end(const JobEnding& ending) {
+  record_ending(ending);
   watch_.reset();
   if (!ending.summary.empty()) {
     say_ending(ending.summary);
@@ -517,6 +521,45 @@ void LeaderSession::end(const JobEnding& ending) {
   const int exit_code = ending.exit_code;
   loop_.after(
       std::chrono::milliseconds(0), [this, exit_code] { leave(exit_code); });
+}
+
+void LeaderSession::record_failure(const FailureReport& report) {
+  if (report.exit_code == kExitPreempted) {
+    return; // It was asked to leave, and starts again.
+  }
+  const bool has_words =
+      !report.last_lines.empty() && find_last_words(report.last_lines[0]) == 0;
+  record(
+      {.exit_code = report.exit_code,
+       .rank = report.rank,
+       .host = report.host,
+       .how = report.how,
+       .error = has_words ? final_error(report.last_lines) : std::string()});
+}
+
+void LeaderSession::record_ending(const JobEnding& ending) {
+  if (ending.exit_code == 0) {
+    return;
+  }
+  constexpr std::string_view kPrefix = "[launch] ";
+  auto how = ending.summary.substr(0, ending.summary.find('\n'));
+  if (how.starts_with(kPrefix)) {
+    how.erase(0, kPrefix.size());
+  }
+  record({.exit_code = ending.exit_code, .how = how});
+}
+
+void LeaderSession::record(const RunExitRecord& exit) {
+  const std::filesystem::path folder = run_report().folder;
+  if (folder.empty() || recorded_attempt_ == world_attempt_) {
+    return;
+  }
+  recorded_attempt_ = world_attempt_;
+  try {
+    record_exit(folder, exit);
+  } catch (const SystemError& error) {
+    say(error.what());
+  }
 }
 
 void LeaderSession::leave(int exit_code) {

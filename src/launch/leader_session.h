@@ -10,6 +10,7 @@
 #include "launch/machines/control_server.h"
 #include "launch/session.h"
 #include "launch/watch_child.h"
+#include "tracking/run_exit.h"
 
 namespace accelerate {
 
@@ -55,6 +56,10 @@ class LeaderSession : public LaunchSession {
   void form_world();
   void choose_port();
   void send_away(const std::string& reason, int exit_code);
+  /// Writes how an attempt ended into the folder of the run; once for each.
+  void record_failure(const FailureReport& report);
+  void record_ending(const JobEnding& ending);
+  void record(const RunExitRecord& exit);
   void end(const JobEnding& ending);
   void leave(int exit_code);
 
@@ -71,6 +76,7 @@ class LeaderSession : public LaunchSession {
   EventLoop::TimerId gather_timer_ = 0;
   bool is_sent_away_ = false;
   int world_attempt_ = -1;
+  int recorded_attempt_ = -1;
   /// What the participating machines have sent about themselves, by index.
   std::vector<HelloMessage> world_;
   std::string roll_;

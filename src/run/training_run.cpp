@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <cmath>
@@ -259,8 +260,10 @@ void TrainingRun::keep_journal(const std::filesystem::path& folder) {
   RankJournal::Rank rank = {
       .rank = topology().rank,
       .num_processes = topology().world_size,
-      .attempt = environment.rendezvous.attempt};
+      .attempt = environment.rendezvous.attempt,
+      .versions = {{"torch", TORCH_VERSION}}};
   if (!device().is_cpu()) {
+    rank.device = device().str();
     rank.device_memory = [device = device()] {
       return allocated_bytes(device);
     };

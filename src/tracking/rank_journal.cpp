@@ -12,9 +12,11 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/logger.h"
+#include "accelerate/version.h"
 #include "base/printable.h"
 #include "base/str.h"
 #include "tracking/run_folder.h"
+#include "tracking/run_origin.h"
 
 namespace accelerate {
 namespace {
@@ -63,6 +65,34 @@ std::string line_of(const JournalLine& fields) {
          '\n';
 }
 
+/// Rank 0 also says what started the run.
+JournalLine start_fields(const RankJournal::Rank& rank) {
+  JournalLine fields = {
+      {"event", "start"},
+      {"schema", kRunFolderSchema},
+      {"rank", rank.rank},
+      {"num_processes", rank.num_processes},
+      {"attempt", rank.attempt},
+      {"host", this_host()},
+      {"pid", getpid()}};
+  if (!rank.device.empty()) {
+    fields["device"] = rank.device;
+  }
+  if (rank.rank == 0) {
+    std::error_code no_folder;
+    const auto folder = std::filesystem::current_path(no_folder);
+    fields["command"] = own_command();
+    fields["directory"] = folder.string();
+    if (const auto commit = git_commit(folder); !commit.empty()) {
+      fields["commit"] = commit;
+    }
+    JournalLine versions = {{"accelerate", ACCELERATE_VERSION}};
+    versions.update(JournalLine(rank.versions));
+    fields["versions"] = std::move(versions);
+  }
+  return fields;
+}
+
 } // namespace
 
 RankJournal::RankJournal(
@@ -80,14 +110,7 @@ RankJournal::RankJournal(
     const auto ranks = folder / kRanksFolder;
     std::filesystem::create_directories(ranks);
     file_.emplace(ranks / rank_file_name(rank_.rank), /*cut_line=*/true);
-    file_->write(line_of(
-        {{"event", "start"},
-         {"schema", kRunFolderSchema},
-         {"rank", rank_.rank},
-         {"num_processes", rank_.num_processes},
-         {"attempt", rank_.attempt},
-         {"host", this_host()},
-         {"pid", getpid()}}));
+    file_->write(line_of(start_fields(rank_)));
   } catch (const std::exception& error) {
     say_failure(error);
   }

@@ -8,7 +8,9 @@
 #include <exception>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
+#include <string>
 
 #include "accelerate/export.h"
 #include "accelerate/step_times.h"
@@ -28,6 +30,10 @@ class ACCELERATE_API RankJournal {
     int rank = 0;
     int num_processes = 1;
     int attempt = 0;
+    /// "cuda:0"; empty on a CPU.
+    std::string device = {};
+    /// Of libraries, by name: written beside our own.
+    std::map<std::string, std::string> versions = {};
     /// Bytes of device memory in use; empty on a CPU.
     std::function<int64_t()> device_memory = {};
     /// For how many seconds the device has been busy so far.

@@ -12,6 +12,8 @@ namespace accelerate {
 
 inline constexpr int kRunFolderSchema = 1;
 inline constexpr const char* kMetricsFile = "metrics.jsonl";
+/// Written by the launcher.
+inline constexpr const char* kExitsFile = "exits.jsonl";
 inline constexpr const char* kRanksFolder = "ranks";
 inline constexpr const char* kRankFilePrefix = "rank_";
 inline constexpr const char* kLinesSuffix = ".jsonl";

@@ -105,6 +105,26 @@ TEST(Launch, AddsTheStepsOfAllAttempts) {
   EXPECT_THAT(result.err, HasSubstr(": 60 steps ("));
 }
 
+TEST(Launch, WritesHowARunEndedIntoItsFolder) {
+  const TempDir folder;
+  const auto path = folder.path().string();
+  const auto command = launch_shell(
+      2,
+      "if [ $RANK = 0 ]; then " + report_of(path) + "touch " + path +
+          "/ready; exec sleep 960; fi; until [ -e " + path +
+          "/ready ]; do sleep 0.05; done; "
+          "printf 'Traceback (most recent call last):\n"
+          "  File \"a.py\", line 1, in f\nValueError: bad batch\n' >&2; "
+          "exit 3");
+  EXPECT_EQ(run_process(command).exit_code, 3);
+  const auto line = read_file(folder.path() / "exits.jsonl");
+  EXPECT_THAT(line, HasSubstr(R"("event":"exit","exit_code":3,"rank":1,)"));
+  EXPECT_THAT(
+      line,
+      HasSubstr(R"("how":"failed with exit code 3",)"
+                R"("error":"ValueError: bad batch"})"));
+}
+
 TEST(Launch, ShowsARunOnAPageUntilItEnds) {
   TempDir folder;
   folder.write("metrics.jsonl", "");
