@@ -75,6 +75,9 @@ def test_the_page_gets_what_the_ranks_did(tmp_path: Path) -> None:
         assert loss["name"] == "loss" and loss["step"] == list(range(10))
         assert shown["state"] == "finished" and shown["num_processes"] == 2
         assert shown["configuration"] == [["lr", "0.5"]]
+        origin = dict(shown["origin"])
+        assert "python" in origin["command"] and origin["directory"] == str(tmp_path)
+        assert origin["torch"].split(".")[0] == "2"
         assert "checkpoint" in [mark["event"] for mark in shown["marks"]]
         assert [row["rank"] for row in shown["table"]] == [0, 1]
         for row in shown["table"]:
@@ -86,6 +89,24 @@ def test_the_page_gets_what_the_ranks_did(tmp_path: Path) -> None:
         assert out == "done with 10 steps\n"
         with pytest.raises(urllib.error.HTTPError, match="403"):
             urllib.request.urlopen(f"{address.split('?')[0]}run?run=0")
+
+
+def test_a_failed_run_names_the_rank_and_the_exception(tmp_path: Path) -> None:
+    script = SCRIPT.replace(
+        "    accelerator.backward(loss)",
+        "    if accelerator.process_index == 1 and step == 3:\n"
+        "        raise ValueError('bad batch')\n"
+        "    accelerator.backward(loss)",
+    )
+    result = run([*LAUNCH, "--log_dir", str(tmp_path / "runs/sky/logs")], tmp_path, script)
+    assert result.returncode == 1
+    with watched(tmp_path / "runs") as address:
+        assert json.loads(get(address, "runs"))["runs"][0]["summary"]["state"] == "failed"
+        shown: dict[str, Any] = json.loads(get(address, "run", run=0))
+        assert shown["state"] == "failed" and shown["exit"]["rank"] == 1
+        assert shown["exit"]["error"] == "ValueError: bad batch"
+        logs = [(log["rank"], log["stream"]) for log in shown["logs"]]
+        assert "ValueError: bad batch" in get(address, "log", run=0, log=logs.index((1, "stderr")))
 
 
 def checkpoints(folder: Path) -> list[str]:

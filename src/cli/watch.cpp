@@ -76,9 +76,14 @@ int watch(const WatchOptions& options) {
   for (const auto& folder : runs.empty()) {
     const auto name = printable(folder.string());
     std::cout << "[watch] No runs in '" << name
-              << "' yet. Waiting for one (needs "
-                 "Accelerator(log_with=\"jsonl\", project_dir=\""
-              << name << "\"))\n";
+              << "' yet. Waiting for one. Add to your program:\n"
+                 "  Python: accelerator = Accelerator(log_with=\"jsonl\", "
+                 "project_dir=\""
+              << name
+              << "\"); accelerator.init_trackers(\"first\")\n"
+                 "  C++:    accelerator.init_trackers(\"first\", {.log_with = "
+                 "{\"jsonl\"}, .logging_dir = \""
+              << name << "\"});\n";
   }
   const auto num_runs = runs.size();
   std::cout

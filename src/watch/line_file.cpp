@@ -53,29 +53,43 @@ std::string read_tail(const std::filesystem::path& path, size_t limit) {
   return line == std::string::npos ? text : text.substr(line + 1);
 }
 
-bool LineFile::read(
-    size_t& budget,
-    const std::function<void(std::string_view)>& take) {
-  const UniqueFile file = open_plain_file(path_);
+UniqueFile LineFile::open_same(off_t& size) const {
+  UniqueFile file = open_plain_file(path_);
   struct stat about {};
-  if (!file || fstat(file.get(), &about) != 0) {
-    return inode_ == 0;
+  if (!file || fstat(file.get(), &about) != 0 || device_ != about.st_dev ||
+      inode_ != about.st_ino || about.st_size < offset_) {
+    return {};
   }
+  size = about.st_size;
+  return file;
+}
+
+bool LineFile::read(size_t& budget, const Take& take) {
   if (inode_ == 0) {
+    const UniqueFile file = open_plain_file(path_);
+    struct stat about {};
+    if (!file || fstat(file.get(), &about) != 0) {
+      return true;
+    }
     device_ = about.st_dev;
     inode_ = about.st_ino;
   }
-  if (device_ != about.st_dev || inode_ != about.st_ino ||
-      about.st_size < offset_) {
+  off_t size = 0;
+  const UniqueFile file = open_same(size);
+  if (!file) {
     return false;
   }
   std::string block;
-  while (offset_ < about.st_size && budget > 0) {
-    block.resize(std::min<size_t>(
-        kMaxLine, static_cast<size_t>(about.st_size - offset_)));
+  size_t most = std::clamp(budget, kLeastBlock, kMaxLine);
+  while (offset_ < size && budget > 0) {
+    block.resize(std::min<size_t>(most, static_cast<size_t>(size - offset_)));
     block.resize(read_at(file.get(), block.data(), block.size(), offset_));
-    budget -= std::min(budget, block.size());
     const size_t end = block.rfind('\n');
+    if (end == std::string::npos && block.size() == most && most < kMaxLine) {
+      most = kMaxLine;
+      continue;
+    }
+    budget -= std::min(budget, block.size());
     if (end == std::string::npos) {
       if (block.size() < kMaxLine) {
         break;
@@ -84,15 +98,46 @@ bool LineFile::read(
       offset_ += static_cast<off_t>(block.size());
       continue;
     }
-    std::string_view rest(block.data(), end + 1);
-    while (!rest.empty()) {
-      const auto line = rest.substr(0, rest.find('\n'));
-      rest.remove_prefix(line.size() + 1);
+    const std::string_view lines(block.data(), end + 1);
+    for (size_t begin = 0; begin < lines.size();) {
+      const size_t length = lines.find('\n', begin) - begin;
       if (!std::exchange(is_skipping_, false)) {
-        take(line);
+        take(lines.substr(begin, length), offset_ + static_cast<off_t>(begin));
       }
+      begin += length + 1;
     }
     offset_ += static_cast<off_t>(end + 1);
+  }
+  return true;
+}
+
+bool LineFile::read_again(off_t begin, off_t end, const Take& take) const {
+  off_t size = 0;
+  const UniqueFile file = open_same(size);
+  if (!file) {
+    return inode_ == 0;
+  }
+  end = std::min(end, offset_);
+  std::string block;
+  while (begin < end) {
+    block.resize(std::min<size_t>(kMaxLine, static_cast<size_t>(end - begin)));
+    block.resize(read_at(file.get(), block.data(), block.size(), begin));
+    const size_t last = block.rfind('\n');
+    if (last == std::string::npos) {
+      // A part of a line that is too long.
+      if (block.empty()) {
+        break;
+      }
+      begin += static_cast<off_t>(block.size());
+      continue;
+    }
+    const std::string_view lines(block.data(), last + 1);
+    for (size_t from = 0; from < lines.size();) {
+      const size_t length = lines.find('\n', from) - from;
+      take(lines.substr(from, length), begin + static_cast<off_t>(from));
+      from += length + 1;
+    }
+    begin += static_cast<off_t>(last + 1);
   }
   return true;
 }

@@ -4,8 +4,9 @@
 
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,10 +15,16 @@
 
 namespace accelerate {
 
-/// Runs keep their numbers: new ones come behind. Used by one thread.
+/// Runs keep their numbers: new ones come behind. Used by one thread. Every
+/// call does a bounded amount of work; long files are read over many calls.
 class ACCELERATE_API RunList {
  public:
-  static constexpr size_t kMaxRuns = 100;
+  static constexpr size_t kMaxRuns = 1000;
+  /// Of the runs that do not fit, which are all counted.
+  static constexpr size_t kMaxNamesLeftOut = 20;
+  /// In memory, of all runs: about 400 MB. Runs that ended and were not shown
+  /// for longest are read again when they are shown.
+  static constexpr size_t kMaxPoints = 3'000'000;
   static constexpr size_t kMaxLogTail = 64 << 10;
 
   /// Each folder is that of a run, or contains those of runs, also of later
@@ -27,10 +34,18 @@ class ACCELERATE_API RunList {
   size_t size() const { return runs_.size(); }
   /// The folders, as given, that contained no run at the beginning.
   const std::vector<std::filesystem::path>& empty() const { return empty_; }
-  /// The names of all runs there are by now.
-  nlohmann::json list();
-  /// Nothing where there is no such run.
-  std::optional<nlohmann::json> show(size_t run, double now);
+  /// All runs, with a summary of those that changed after the version
+  /// `since`, and the version of this answer.
+  nlohmann::json list(int64_t since, double now);
+  /// A snapshot, or only its state if nothing changed after `since`; nothing
+  /// if there is no such run.
+  std::optional<nlohmann::json>
+  show(size_t run, std::optional<int64_t> since, double now);
+  /// The metrics of a part of a run, read from its file again. Times are
+  /// seconds since its beginning.
+  std::optional<nlohmann::json> show_range(size_t run, AxisRange range);
+  /// `time,step,name,value` of all logged values, by pieces (`read_csv`).
+  std::optional<std::string> csv(size_t run, std::optional<off_t>& offset);
   /// The end of the log at this place of what `show` listed last, harmless to
   /// show.
   std::optional<std::string> log_tail(size_t run, size_t log) const;
@@ -39,15 +54,36 @@ class ACCELERATE_API RunList {
   struct Entry {
     std::string name;
     std::unique_ptr<RunReader> reader;
+    /// Of the reader when the summary was made.
+    int64_t reader_version = -1;
+    /// Of the list when the summary changed.
+    int64_t version = 0;
+    nlohmann::json summary = {};
+    std::string state = {};
+    /// Counts calls of `show`.
+    int64_t last_shown = 0;
+    /// Only the summary is in memory.
+    bool is_dropped = false;
   };
   /// Lists the runs in `folder` that are not listed yet; returns how many it
   /// has.
   size_t find_runs(const std::filesystem::path& folder);
   void add(const std::filesystem::path& folder);
+  /// Reads on in runs that are not shown.
+  void read_on();
+  void summarise(Entry& entry, double now);
+  void drop_points();
+  nlohmann::json shown_folders() const;
 
   std::vector<std::filesystem::path> folders_;
   std::vector<std::filesystem::path> empty_;
   std::vector<Entry> runs_;
+  std::set<std::filesystem::path> listed_;
+  std::set<std::filesystem::path> left_out_;
+  /// The run at which reading continues.
+  size_t next_ = 0;
+  int64_t version_ = 0;
+  int64_t num_shown_ = 0;
 };
 
 } // namespace accelerate

@@ -5,16 +5,17 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/printable.h"
+#include "tracking/run_origin.h"
+
 namespace accelerate {
 namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr size_t kMaxText = 1000;
 constexpr size_t kMaxSettings = 500;
-/// Steps and times beyond are no work of a run's.
-constexpr double kMaxNumber = 1e15;
+constexpr size_t kTail = 4 << 10;
 
 /// `PREFIX12SUFFIX` as 12.
 std::optional<int> number_in(
@@ -34,44 +35,6 @@ std::optional<int> number_in(
     return std::nullopt;
   }
   return number;
-}
-
-std::string shortened(std::string text) {
-  if (text.size() > kMaxText) {
-    text.resize(kMaxText);
-  }
-  return text;
-}
-
-std::string text_field(const Json& object, const char* name) {
-  const auto found = object.find(name);
-  return found != object.end() && found->is_string()
-             ? shortened(found->get<std::string>())
-             : std::string();
-}
-
-std::optional<double> number_of(const Json& value) {
-  if (value.is_boolean()) {
-    return value.get<bool>() ? 1 : 0;
-  }
-  if (!value.is_number()) {
-    return std::nullopt;
-  }
-  const auto number = value.get<double>();
-  return std::isfinite(number) ? std::optional(number) : std::nullopt;
-}
-
-std::optional<double> number_field(const Json& object, const char* name) {
-  const auto found = object.find(name);
-  if (found == object.end()) {
-    return std::nullopt;
-  }
-  const auto number = number_of(*found);
-  return number && std::abs(*number) <= kMaxNumber ? number : std::nullopt;
-}
-
-double amount(const Json& object, const char* name) {
-  return std::max(number_field(object, name).value_or(0), 0.0);
 }
 
 /// The folders in `folder` whose names are `prefix` and something; no links.
@@ -113,14 +76,91 @@ void add_logs(const fs::path& launch, std::vector<RunLog>& logs) {
 
 } // namespace
 
+MetricPoint::MetricPoint(const LoggedValue& logged)
+    : first_step(logged.step),
+      last_step(logged.step),
+      begin(logged.time),
+      end(logged.time) {
+  const double value = logged.value;
+  if (std::isfinite(value)) {
+    num_finite = 1;
+    low = high = sum = value;
+    low_step = high_step = logged.step;
+  } else {
+    not_finite[std::isnan(value) ? 0 : value > 0 ? 1 : 2] = 1;
+    not_finite_step = logged.step;
+  }
+}
+
 void MetricPoint::merge(const MetricPoint& next) {
   last_step = next.last_step;
-  time = next.time;
-  low = std::min(low, next.low);
-  high = std::max(high, next.high);
-  sum += next.sum;
+  end = next.end;
+  if (is_finite()) {
+    not_finite_step = next.not_finite_step;
+  }
   count += next.count;
+  for (size_t i = 0; i < not_finite.size(); ++i) {
+    not_finite[i] += next.not_finite[i];
+  }
+  if (next.num_finite == 0) {
+    return;
+  }
+  if (num_finite == 0 || next.low < low) {
+    low = next.low;
+    low_step = next.low_step;
+  }
+  if (num_finite == 0 || next.high > high) {
+    high = next.high;
+    high_step = next.high_step;
+  }
+  num_finite += next.num_finite;
+  sum += next.sum;
 }
+
+void Metric::add(const LoggedValue& logged) {
+  values.add(MetricPoint(logged));
+  last = logged;
+}
+
+int64_t add_values(Metrics& metrics, const ValueLine& line) {
+  int64_t num_left_out = 0;
+  for (const auto& value : line.values) {
+    auto found = metrics.find(value.name);
+    if (found == metrics.end()) {
+      if (metrics.size() == kMaxWatchedMetrics ||
+          value.name.size() > kMaxWatchedText) {
+        ++num_left_out;
+        continue;
+      }
+      found = metrics.try_emplace(std::string(value.name)).first;
+    }
+    found->second.add(
+        {.step = line.step, .time = line.time, .value = value.number});
+  }
+  return num_left_out;
+}
+
+namespace {
+
+/// Hands over the lines with values, and all others as JSON.
+template <class TakeValues, class TakeOther>
+void parse_line(
+    std::string_view text,
+    ValueLine& line,
+    const TakeValues& take_values,
+    const TakeOther& take_other) {
+  if (line.parse_fast(text)) {
+    take_values(line);
+  } else if (const auto object = parse_run_line(text)) {
+    if (line.take(*object)) {
+      take_values(line);
+    } else {
+      take_other(*object);
+    }
+  }
+}
+
+} // namespace
 
 void RankPoint::merge(const RankPoint& next) {
   end = next.end;
@@ -159,7 +199,9 @@ std::vector<RunLog> find_logs(const fs::path& folder) {
 }
 
 RunReader::RunReader(fs::path folder)
-    : folder_(std::move(folder)), metrics_(folder_ / kMetricsFile) {}
+    : folder_(std::move(folder)),
+      metrics_(folder_ / kMetricsFile),
+      exits_(folder_ / kExitsFile) {}
 
 bool RunReader::is_run(const fs::path& folder) {
   std::error_code ignored;
@@ -169,31 +211,85 @@ bool RunReader::is_run(const fs::path& folder) {
 }
 
 void RunReader::refresh() {
+  size_t budget = kBytesPerRefresh;
   find_rank_files();
-  if (!read_files()) {
-    // Another run has taken the folder.
-    content_ = {};
-    metrics_ = LineFile(folder_ / kMetricsFile);
-    rank_files_.clear();
-    is_starting_ = false;
+  if (!read_files(budget, /*is_with_ranks=*/true)) {
+    start_over();
     find_rank_files();
-    read_files();
+    read_files(budget, /*is_with_ranks=*/true);
   }
   logs_ = find_logs(folder_);
 }
 
-bool RunReader::read_files() {
-  size_t budget = kBytesPerRefresh;
-  bool is_same = metrics_.read(
-      budget, [this](std::string_view line) { take_line(line, std::nullopt); });
-  for (auto& [rank, file] : rank_files_) {
-    is_same = is_same &&
-              file.read(budget, [this, rank = rank](std::string_view line) {
-                take_line(line, rank);
-              });
+size_t RunReader::refresh_metrics(size_t budget) {
+  const size_t before = budget;
+  if (!read_files(budget, /*is_with_ranks=*/false)) {
+    start_over();
+    read_files(budget, /*is_with_ranks=*/false);
   }
-  content_.is_behind = budget == 0;
+  return before - budget;
+}
+
+// Another run has taken the folder.
+void RunReader::start_over() {
+  content_ = {};
+  metrics_ = LineFile(folder_ / kMetricsFile);
+  exits_ = LineFile(folder_ / kExitsFile);
+  rank_files_.clear();
+  index_ = {};
+  is_starting_ = false;
+  ++version_;
+}
+
+bool RunReader::read_files(size_t& budget, bool is_with_ranks) {
+  const bool is_first = version_ == 0;
+  bool is_same =
+      metrics_.read(budget, [this](std::string_view line, off_t offset) {
+        take_main_line(line, offset);
+      });
+  size_t exit_budget = LineFile::kMaxLine;
+  is_same = is_same && exits_.read(exit_budget, [this](auto line, off_t) {
+    take_exit(line);
+  });
+  if (is_with_ranks) {
+    for (auto& [rank, file] : rank_files_) {
+      is_same =
+          is_same && file.read(budget, [this, rank = rank](auto line, off_t) {
+            take_rank_line(line, rank);
+          });
+    }
+  }
+  if (content_.is_behind != (budget == 0)) {
+    content_.is_behind = budget == 0;
+    ++version_;
+  }
+  if (is_first || !is_with_ranks) {
+    look_at_end();
+  }
   return is_same;
+}
+
+void RunReader::look_at_end() {
+  const auto look = [this](const fs::path& path) {
+    const auto tail = read_tail(path, kTail);
+    const size_t end = tail.rfind('\n');
+    if (end == std::string::npos) {
+      return false;
+    }
+    const size_t before = end == 0 ? end : tail.rfind('\n', end - 1);
+    const size_t begin = before == std::string::npos ? 0 : before + 1;
+    const auto line =
+        parse_run_line(std::string_view(tail).substr(begin, end - begin));
+    if (line) {
+      note_time(line->time);
+    }
+    return line && text_field(line->object, "event") == "finish";
+  };
+  content_.ends_finished = content_.is_behind && look(folder_ / kMetricsFile);
+  // Rank 0 writes more often than the program logs.
+  if (!content_.is_finished && !content_.ends_finished) {
+    look(folder_ / kRanksFolder / rank_file_name(0));
+  }
 }
 
 void RunReader::find_rank_files() {
@@ -213,72 +309,114 @@ void RunReader::find_rank_files() {
   }
 }
 
-void RunReader::take_line(std::string_view line, std::optional<int> rank) {
-  const auto object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!object.is_object()) {
-    return;
+size_t RunReader::num_points() const {
+  size_t number = 0;
+  for (const auto& [name, metric] : content_.metrics) {
+    number += metric.values.points().size();
   }
-  const auto time = number_field(object, "time");
-  if (!time || *time <= 0) {
-    return;
+  for (const auto& [rank, series] : content_.ranks) {
+    number += series.points.points().size();
   }
-  content_.begin = content_.begin > 0 ? std::min(content_.begin, *time) : *time;
-  content_.end = std::max(content_.end, *time);
-  if (rank) {
-    take_rank_line(object, *time, content_.ranks[*rank]);
-  } else if (object.contains("event")) {
-    take_event(object, *time);
-  } else {
-    take_values(object, *time);
+  return number;
+}
+
+void RunReader::note_time(double time) {
+  content_.begin = content_.begin > 0 ? std::min(content_.begin, time) : time;
+  if (time > content_.end) {
+    content_.end = time;
+    ++version_;
   }
 }
 
-void RunReader::take_rank_line(
-    const Json& object,
-    double time,
-    RankSeries& series) {
+void RunReader::take_main_line(std::string_view text, off_t offset) {
+  const off_t end = offset + static_cast<off_t>(text.size()) + 1;
+  parse_line(
+      text,
+      line_,
+      [&](const ValueLine& line) {
+        ++version_;
+        note_time(line.time);
+        take_values(line, offset, end);
+      },
+      [&](const RunLine& line) {
+        ++version_;
+        note_time(line.time);
+        if (line.object.contains("event")) {
+          take_event(line, offset);
+        }
+      });
+}
+
+void RunReader::take_exit(std::string_view text) {
+  const auto line = parse_run_line(text);
+  if (!line || text_field(line->object, "event") != "exit") {
+    return;
+  }
+  ++version_;
+  RunExit exit = {
+      .time = line->time,
+      .exit_code = static_cast<int>(
+          std::min(amount_field(line->object, "exit_code"), 255.0)),
+      .host = text_field(line->object, "host"),
+      .how = text_field(line->object, "how"),
+      .error = text_field(line->object, "error")};
+  const auto rank = number_field(line->object, "rank");
+  if (rank && *rank >= 0 && *rank < double{kMaxRanks}) {
+    exit.rank = static_cast<int>(*rank);
+  }
+  note_time(line->time);
+  content_.last_exit = std::move(exit);
+}
+
+void RunReader::take_rank_line(std::string_view text, int rank) {
+  const auto line = parse_run_line(text);
+  if (!line) {
+    return;
+  }
+  ++version_;
+  note_time(line->time);
+  auto& series = content_.ranks[rank];
+  const auto& object = line->object;
   const auto values = object.find("values");
   if (values != object.end() && values->is_object()) {
     RankPoint point = {
-        .begin = std::min(series.time, time),
-        .end = time,
-        .steps = amount(*values, kStepsValue),
-        .memory = amount(*values, kMemoryValue),
-        .device_memory = amount(*values, kDeviceMemoryValue),
-        .cpu = amount(*values, kCpuValue),
-        .device_busy = amount(*values, kDeviceBusyValue)};
+        .begin = std::min(series.time, line->time),
+        .end = line->time,
+        .steps = amount_field(*values, kStepsValue),
+        .memory = amount_field(*values, kMemoryValue),
+        .device_memory = amount_field(*values, kDeviceMemoryValue),
+        .cpu = amount_field(*values, kCpuValue),
+        .device_busy = amount_field(*values, kDeviceBusyValue)};
     for (size_t i = 0; i < kPartNames.size(); ++i) {
-      point.parts[i] = amount(*values, kPartNames[i]);
+      point.parts[i] = amount_field(*values, kPartNames[i]);
     }
     if (series.time > 0) {
       series.points.add(point);
     }
-    series.step =
-        static_cast<int64_t>(number_field(object, "step").value_or(0));
-  } else if (auto host = text_field(object, "host"); !host.empty()) {
-    series.host = std::move(host);
+    series.step = line->step.value_or(0);
+  } else if (text_field(object, "event") == "start") {
+    series.host = text_field(object, "host");
+    series.device = text_field(object, "device");
+    if (rank == 0) {
+      take_origin(object);
+    }
   }
-  series.time = time;
+  series.time = line->time;
 }
 
-void RunReader::take_event(const Json& object, double time) {
-  RunMark mark = {.event = text_field(object, "event"), .time = time};
-  if (const auto step = number_field(object, "step")) {
-    mark.step = static_cast<int64_t>(*step);
-  }
+void RunReader::take_event(const RunLine& line, off_t offset) {
+  RunMark mark = {
+      .event = text_field(line.object, "event"),
+      .time = line.time,
+      .step = line.step};
   if (mark.event == "configuration") {
-    take_configuration(object);
+    take_configuration(line.object);
     return;
   }
   if (mark.event == "start") {
-    content_.is_finished = false;
-    is_starting_ = true;
-    content_.num_processes = static_cast<int64_t>(
-        std::min(amount(object, "num_processes"), double{kMaxRanks}));
-    content_.attempt = static_cast<int64_t>(amount(object, "attempt"));
-    content_.host = text_field(object, "host");
+    take_start(line);
   } else if (mark.event == "resume") {
-    drop_from(mark.step.value_or(0));
+    drop_from(mark.step.value_or(0), offset);
   } else if (mark.event == "finish") {
     content_.is_finished = true;
   }
@@ -286,6 +424,35 @@ void RunReader::take_event(const Json& object, double time) {
     content_.marks.erase(content_.marks.begin());
   }
   content_.marks.push_back(std::move(mark));
+}
+
+void RunReader::take_start(const RunLine& line) {
+  const auto& object = line.object;
+  is_starting_ = true;
+  content_.is_finished = false;
+  content_.start_time = line.time;
+  content_.num_processes = static_cast<int64_t>(
+      std::min(amount_field(object, "num_processes"), double{kMaxRanks}));
+  content_.attempt = static_cast<int64_t>(amount_field(object, "attempt"));
+  content_.host = text_field(object, "host");
+}
+
+void RunReader::take_origin(const Json& object) {
+  content_.origin.clear();
+  for (const char* name : {"command", "directory", "commit"}) {
+    if (auto text = text_field(object, name); !text.empty()) {
+      content_.origin.emplace_back(name, std::move(text));
+    }
+  }
+  const auto versions = object.find("versions");
+  if (versions != object.end() && versions->is_object()) {
+    for (const auto& [name, value] : versions->items()) {
+      if (value.is_string() && content_.origin.size() < kMaxSettings) {
+        content_.origin.emplace_back(
+            shortened(name), shortened(value.get<std::string>()));
+      }
+    }
+  }
 }
 
 void RunReader::take_configuration(const Json& object) {
@@ -298,66 +465,133 @@ void RunReader::take_configuration(const Json& object) {
     if (content_.configuration.size() == kMaxSettings) {
       return;
     }
+    auto text = value.is_string() ? value.get<std::string>() : value.dump();
+    if (value.is_string() && !text.empty() && is_secret_name(name)) {
+      text = "***";
+    }
     content_.configuration.emplace_back(
-        shortened(name),
-        shortened(value.is_string() ? value.get<std::string>() : value.dump()));
+        shortened(name), shortened(std::move(text)));
   }
 }
 
-void RunReader::take_values(const Json& object, double time) {
-  const auto values = object.find("values");
-  const auto step_number = number_field(object, "step");
-  if (values == object.end() || !values->is_object() || !step_number) {
-    return;
-  }
-  const auto step = static_cast<int64_t>(*step_number);
+void RunReader::take_values(const ValueLine& line, off_t offset, off_t end) {
   if (is_starting_) {
     // A start without a resume: whatever it does again counts.
-    drop_from(step);
+    drop_from(line.step, offset);
   }
-  content_.step = step;
-  for (const auto& [name, value] : values->items()) {
-    const auto number = number_of(value);
-    const auto text = value.is_string() ? value.get<std::string>() : "";
-    const bool is_bad =
-        text == "NaN" || text == "Infinity" || text == "-Infinity";
-    if (!number && !is_bad) {
-      continue;
-    }
-    auto found = content_.metrics.find(name);
-    if (found == content_.metrics.end()) {
-      if (content_.metrics.size() == kMaxMetrics || name.size() > kMaxText) {
-        ++content_.num_left_out;
-        continue;
-      }
-      found = content_.metrics.try_emplace(name).first;
-    }
-    if (number) {
-      found->second.values.add(
-          {.first_step = step,
-           .last_step = step,
-           .time = time,
-           .low = *number,
-           .high = *number,
-           .sum = *number});
-    } else if (found->second.bad.empty()) {
-      found->second.bad = text;
-      found->second.bad_step = step;
-    }
-  }
+  content_.step = line.step;
+  index_.add(offset, end, line.step, line.time);
+  content_.num_left_out += add_values(content_.metrics, line);
 }
 
-void RunReader::drop_from(int64_t step) {
+void RunReader::drop_from(int64_t step, off_t offset) {
   is_starting_ = false;
+  index_.cut(offset, step);
   for (auto& [name, metric] : content_.metrics) {
     // A point of several steps goes whole: none of it that no longer counts is
     // to be seen.
     metric.values.drop_last_while(
         [&](const MetricPoint& point) { return point.last_step >= step; });
-    if (metric.bad_step >= step) {
-      metric.bad.clear();
+    if (metric.last && metric.last->step >= step) {
+      metric.last.reset();
+      const auto& points = metric.values.points();
+      if (!points.empty() && points.back().count == 1 &&
+          points.back().num_finite == 1) {
+        const auto& point = points.back();
+        metric.last = {point.last_step, point.end, point.sum};
+      }
     }
   }
+}
+
+std::optional<Metrics> RunReader::read_range(const AxisRange& range) const {
+  const auto stretches = index_.stretches(range);
+  off_t size = 0;
+  for (const auto& [begin, end] : stretches) {
+    size += end - begin;
+  }
+  if (size > static_cast<off_t>(kBytesPerRange)) {
+    return std::nullopt;
+  }
+  Metrics metrics;
+  ValueLine parsed;
+  const auto take = [&](std::string_view text, off_t offset) {
+    parse_line(
+        text,
+        parsed,
+        [&](const ValueLine& line) {
+          if (range.contains(line.step, line.time) &&
+              index_.is_live(offset, line.step)) {
+            add_values(metrics, line);
+          }
+        },
+        [](const RunLine&) {});
+  };
+  for (const auto& [begin, end] : stretches) {
+    if (!metrics_.read_again(begin, end, take)) {
+      return std::nullopt;
+    }
+  }
+  return metrics;
+}
+
+namespace {
+
+std::string csv_field(std::string_view text) {
+  if (text.find_first_of(",\"\r\n") == std::string_view::npos) {
+    return std::string(text);
+  }
+  std::string quoted = "\"";
+  // A row stays on one line.
+  for (const char letter : printable(text)) {
+    quoted += letter;
+    if (letter == '"') {
+      quoted += letter;
+    }
+  }
+  return quoted + '"';
+}
+
+} // namespace
+
+std::string RunReader::read_csv(std::optional<off_t>& offset) const {
+  const off_t begin = offset.value_or(0);
+  const off_t limit = begin + static_cast<off_t>(kBytesPerPiece);
+  std::string rows;
+  off_t next = begin;
+  ValueLine parsed;
+  const auto take = [&](std::string_view text, off_t at) {
+    next = at + static_cast<off_t>(text.size()) + 1;
+    parse_line(
+        text,
+        parsed,
+        [&](const ValueLine& line) {
+          if (!index_.is_live(at, line.step)) {
+            return;
+          }
+          for (const auto& value : line.values) {
+            rows += line.time_text;
+            rows += ',';
+            rows += std::to_string(line.step);
+            rows += ',';
+            rows += csv_field(value.name);
+            rows += ',';
+            rows += value.text;
+            rows += '\n';
+          }
+        },
+        [](const RunLine&) {});
+  };
+  const bool is_same = metrics_.read_again(begin, limit, take);
+  if (next == begin) {
+    next = limit; // A line that is too long.
+  }
+  if (is_same && next < metrics_.offset()) {
+    offset = next;
+  } else {
+    offset.reset();
+  }
+  return rows;
 }
 
 } // namespace accelerate

@@ -142,34 +142,13 @@ WatchJson rounded(const std::optional<double>& value) {
   return value ? rounded(*value) : WatchJson();
 }
 
-WatchJson metrics_of(const RunContent& content) {
-  WatchJson metrics = WatchJson::array();
-  for (const auto& [name, metric] : content.metrics) {
-    WatchJson step = WatchJson::array();
-    WatchJson time = WatchJson::array();
-    WatchJson mean = WatchJson::array();
-    WatchJson low = WatchJson::array();
-    WatchJson high = WatchJson::array();
-    for (const auto& point : metric.values.points()) {
-      step.push_back(point.last_step);
-      time.push_back(point.time - content.begin);
-      mean.push_back(rounded(point.sum / static_cast<double>(point.count)));
-      low.push_back(rounded(point.low));
-      high.push_back(rounded(point.high));
-    }
-    WatchJson one = {
-        {"name", name},
-        {"step", std::move(step)},
-        {"time", std::move(time)},
-        {"mean", std::move(mean)},
-        {"low", std::move(low)},
-        {"high", std::move(high)}};
-    if (!metric.bad.empty()) {
-      one["bad"] = {{"value", metric.bad}, {"step", metric.bad_step}};
-    }
-    metrics.push_back(std::move(one));
-  }
-  return metrics;
+WatchJson logged_json(double value) {
+  const char* name = name_of_not_finite(value);
+  return name != nullptr ? WatchJson(name) : WatchJson(value);
+}
+
+WatchJson last_json(const Metric& metric) {
+  return metric.last ? logged_json(metric.last->value) : WatchJson();
 }
 
 /// Cells of a width that stays while a run grows, so that lines do not dance.
@@ -294,7 +273,7 @@ WatchJson ranks_of(
   return found;
 }
 
-WatchJson table_of(const RunContent& content, double now) {
+WatchJson table_of(const RunContent& content) {
   WatchJson rows = WatchJson::array();
   for (const auto& [rank, series] : content.ranks) {
     if (!is_of_now(content, rank)) {
@@ -305,7 +284,8 @@ WatchJson table_of(const RunContent& content, double now) {
         {"rank", rank},
         {"host", series.host},
         {"step", series.step},
-        {"silent", std::max(now - series.time, 0.0)}};
+        {"device", series.device},
+        {"time", series.time}};
     for (const auto& quantity : kQuantities) {
       row[quantity.name] = rounded(quantity.of(cell));
     }
@@ -314,19 +294,16 @@ WatchJson table_of(const RunContent& content, double now) {
   return rows;
 }
 
-const char* state_of(const RunContent& content, double now) {
-  if (content.is_behind) {
-    return "reading";
+WatchJson exit_json(const RunContent& content) {
+  const auto* exit = content.exit();
+  if (exit == nullptr) {
+    return {};
   }
-  if (content.is_finished) {
-    return "finished";
-  }
-  if (content.end == 0) {
-    return "empty";
-  }
-  const double limit =
-      std::max(kSilenceSeconds, kSilenceShare * (content.end - content.begin));
-  return now - content.end > limit ? "silent" : "running";
+  return {
+      {"rank", exit->rank ? WatchJson(*exit->rank) : WatchJson()},
+      {"host", exit->host},
+      {"how", exit->how},
+      {"error", exit->error}};
 }
 
 } // namespace
@@ -375,6 +352,101 @@ std::optional<SlowRank> find_slow_rank(const RunContent& content) {
   return slow;
 }
 
+const char* state_of(const RunContent& content, double now) {
+  if (const auto* exit = content.exit(); exit != nullptr) {
+    return exit->rank ? "failed" : "interrupted";
+  }
+  if (content.is_behind ? content.ends_finished : content.is_finished) {
+    return "finished";
+  }
+  if (content.end == 0) {
+    return "empty";
+  }
+  const double limit =
+      std::max(kSilenceSeconds, kSilenceShare * (content.end - content.begin));
+  return now - content.end > limit ? "silent" : "running";
+}
+
+WatchJson metrics_json(const Metrics& metrics, double begin) {
+  WatchJson found = WatchJson::array();
+  for (const auto& [name, metric] : metrics) {
+    const auto& points = metric.values.points();
+    const bool is_merged =
+        std::any_of(points.begin(), points.end(), [](const MetricPoint& point) {
+          return point.count > 1;
+        });
+    WatchJson columns = {{"name", name}, {"last", last_json(metric)}};
+    const auto add = [&](const char* column, auto of) {
+      WatchJson values = WatchJson::array();
+      for (const auto& point : points) {
+        values.push_back(of(point));
+      }
+      columns[column] = std::move(values);
+    };
+    const auto if_finite = [](const MetricPoint& point, double value) {
+      return point.num_finite == 0   ? WatchJson()
+             : point.num_finite == 1 ? WatchJson(value)
+                                     : rounded(value);
+    };
+    add("step", [](auto& point) { return point.first_step; });
+    add("time", [&](auto& point) { return point.begin - begin; });
+    add("mean", [&](auto& point) {
+      return if_finite(
+          point, point.sum / static_cast<double>(point.num_finite));
+    });
+    if (is_merged) {
+      add("last_step", [](auto& point) { return point.last_step; });
+      add("last_time", [&](auto& point) { return point.end - begin; });
+      add("low", [&](auto& point) { return if_finite(point, point.low); });
+      add("high", [&](auto& point) { return if_finite(point, point.high); });
+      add("count", [](auto& point) { return point.num_finite; });
+    }
+    WatchJson bad = WatchJson::array();
+    constexpr std::array<const char*, 3> kNames = {
+        "NaN", "Infinity", "-Infinity"};
+    for (size_t i = 0; i < points.size(); ++i) {
+      for (size_t kind = 0; kind < kNames.size(); ++kind) {
+        if (const auto number = points[i].not_finite[kind]; number > 0) {
+          bad.push_back({i, kNames[kind], number, points[i].not_finite_step});
+        }
+      }
+    }
+    columns["bad"] = std::move(bad);
+    found.push_back(std::move(columns));
+  }
+  return found;
+}
+
+WatchJson summary_of(const RunContent& content) {
+  WatchJson metrics = WatchJson::array();
+  for (const auto& [name, metric] : content.metrics) {
+    const MetricPoint* low = nullptr;
+    const MetricPoint* high = nullptr;
+    for (const auto& point : metric.values.points()) {
+      if (point.num_finite > 0) {
+        low = low == nullptr || point.low < low->low ? &point : low;
+        high = high == nullptr || point.high > high->high ? &point : high;
+      }
+    }
+    WatchJson one = {{"name", name}, {"last", last_json(metric)}};
+    if (low != nullptr) {
+      one["low"] = low->low;
+      one["low_step"] = low->low_step;
+      one["high"] = high->high;
+      one["high_step"] = high->high_step;
+    }
+    metrics.push_back(std::move(one));
+  }
+  return {
+      {"begin", content.begin},
+      {"end", content.end},
+      {"step", content.step ? WatchJson(*content.step) : WatchJson()},
+      {"num_processes", content.num_processes},
+      {"configuration", content.configuration},
+      {"exit", exit_json(content)},
+      {"metrics", std::move(metrics)}};
+}
+
 WatchJson snapshot(const RunReader& run, double now) {
   const auto& content = run.content();
   WatchJson marks = WatchJson::array();
@@ -405,18 +477,20 @@ WatchJson snapshot(const RunReader& run, double now) {
       {"step", content.step ? WatchJson(*content.step) : WatchJson()},
       {"state", state_of(content, now)},
       {"begin", content.begin},
-      {"length", std::max(content.end - content.begin, 0.0)},
-      {"silent", content.end > 0 ? std::max(now - content.end, 0.0) : 0.0},
+      {"end", content.end},
+      {"exit", exit_json(content)},
+      {"is_behind", content.is_behind},
       {"num_processes", content.num_processes},
       {"attempt", content.attempt},
       {"host", content.host},
       {"configuration", content.configuration},
+      {"origin", content.origin},
       {"marks", std::move(marks)},
-      {"metrics", metrics_of(content)},
+      {"metrics", metrics_json(content.metrics, content.begin)},
       {"num_left_out", content.num_left_out},
       {"num_ranks", content.ranks.size()},
       {"ranks", content.ranks.empty() ? WatchJson() : ranks_of(content, found)},
-      {"table", table_of(content, now)},
+      {"table", table_of(content)},
       {"slow", std::move(slow)},
       {"logs", std::move(logs)}};
 }

@@ -32,4 +32,15 @@ inline constexpr size_t kMaxRankLines = 8;
 /// are seconds since its beginning.
 ACCELERATE_API nlohmann::json snapshot(const RunReader& run, double now);
 
+/// What the table of runs shows of one; times are seconds since 1970.
+nlohmann::json summary_of(const RunContent& content);
+
+/// "running", "finished", "failed", "interrupted", "silent" (nothing has been
+/// written for a while) or "empty".
+const char* state_of(const RunContent& content, double now);
+
+/// Columns of points, times since `begin`. Single values are as they were
+/// logged; merged ones have a mean and six digits.
+nlohmann::json metrics_json(const Metrics& metrics, double begin);
+
 } // namespace accelerate

@@ -20,17 +20,6 @@ namespace {
 
 constexpr std::string_view kCookie = "accelerate_watch";
 
-struct PageFile {
-  std::string_view path;
-  const char* type;
-  const char* content;
-};
-constexpr std::array<PageFile, 3> kPageFiles = {{
-    {"/", "text/html; charset=utf-8", kPageHtml},
-    {"/page.css", "text/css; charset=utf-8", kPageCss},
-    {"/page.js", "text/javascript; charset=utf-8", kPageJs},
-}};
-
 constexpr std::array<std::pair<const char*, const char*>, 6> kPageHeaders = {{
     {"Content-Security-Policy",
      "default-src 'none'; script-src 'self'; style-src 'self'; connect-src "
@@ -69,18 +58,30 @@ bool is_loopback_host(std::string_view host) {
   return host == "127.0.0.1" || host == "localhost" || host == "[::1]";
 }
 
-std::optional<size_t> index_argument(
+template <class Number>
+std::optional<Number> number_argument(
     const PageRequest& request,
     const char* name) {
   const auto text = request.argument(name);
-  size_t index = 0;
+  Number number = 0;
   if (!text) {
     return std::nullopt;
   }
   const auto* end = text->data() + text->size();
-  const auto [stop, error] = std::from_chars(text->data(), end, index);
-  return error == std::errc() && stop == end ? std::optional(index)
+  const auto [stop, error] = std::from_chars(text->data(), end, number);
+  return error == std::errc() && stop == end ? std::optional(number)
                                              : std::nullopt;
+}
+
+std::optional<AxisRange> range_argument(const PageRequest& request) {
+  const auto axis = request.argument("axis");
+  const auto from = number_argument<double>(request, "from");
+  const auto to = number_argument<double>(request, "to");
+  if (!from || !to || (axis != "step" && axis != "time")) {
+    return std::nullopt;
+  }
+  return AxisRange{
+      axis == "step" ? RunAxis::kStep : RunAxis::kTime, *from, *to};
 }
 
 PageAnswer json_answer(const nlohmann::json& value) {
@@ -165,17 +166,41 @@ PageAnswer WatchPage::answer_known(const PageRequest& request) {
       return {.type = file.type, .body = file.content};
     }
   }
+  const double now = seconds_since_1970();
   if (request.path == "/runs") {
-    return json_answer(runs_.list());
+    const auto since = number_argument<int64_t>(request, "since");
+    return json_answer(runs_.list(since.value_or(-1), now));
   }
-  const auto run = index_argument(request, "run");
-  if (request.path == "/run" && run) {
-    if (const auto shown = runs_.show(*run, seconds_since_1970())) {
+  const auto run = number_argument<size_t>(request, "run");
+  if (!run) {
+    return refusal(404, "Not found");
+  }
+  if (request.path == "/run") {
+    const auto since = number_argument<int64_t>(request, "since");
+    if (const auto shown = runs_.show(*run, since, now)) {
       return json_answer(*shown);
     }
   }
-  const auto log = index_argument(request, "log");
-  if (request.path == "/log" && run && log) {
+  if (const auto range = range_argument(request);
+      request.path == "/range" && range) {
+    if (const auto shown = runs_.show_range(*run, *range)) {
+      return json_answer(*shown);
+    }
+  }
+  if (request.path == "/csv") {
+    std::optional<off_t> offset = std::max<off_t>(
+        number_argument<off_t>(request, "offset").value_or(0), 0);
+    if (auto text = runs_.csv(*run, offset)) {
+      PageAnswer answer = {
+          .type = "text/csv; charset=utf-8", .body = std::move(*text)};
+      if (offset) {
+        answer.headers.emplace_back("Next-Offset", std::to_string(*offset));
+      }
+      return answer;
+    }
+  }
+  const auto log = number_argument<size_t>(request, "log");
+  if (request.path == "/log" && log) {
     if (auto tail = runs_.log_tail(*run, *log)) {
       return {.body = std::move(*tail)};
     }

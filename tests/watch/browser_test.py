@@ -1,8 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page in a real browser. usage: browser_test.py PROGRAM [FOLDER_FOR_PICTURES]
+"""The page in a real browser, with a real pointer. usage: browser_test.py PROGRAM [FOLDER_FOR_PICTURES]
 
-In a long run, or with a folder for pictures, all kinds of runs; else two of them."""
+What the page shows is compared with the files that it was read from."""
+from __future__ import annotations
+
+import csv
+import json
+import math
 import os
+import random
 import re
 import subprocess
 import sys
@@ -12,88 +18,359 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from simulate_runs import Run
+from devtools import BROWSER, Browser, Tab, browsing
+from simulate_runs import Run, write_lines
 
-# Debian's, whatever other browser the PATH leads to.
-BROWSER = "/usr/bin/chromium"
-LIMIT_S = 120
 SKIPPED = 77
+Values = dict[int, float]
 
 
 @contextmanager
-def served(program: str, folder: Path) -> Iterator[str]:
+def served(program: str, *folders: Path) -> Iterator[str]:
     """The address of the page while it is served."""
-    with subprocess.Popen([program, "watch", str(folder)], stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen([program, "watch", *map(str, folders)], stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
-            found = re.search(r"http://\S+", server.stdout.readline())
-            assert found, "no address"
+            found = None
+            while not found:
+                line = server.stdout.readline()
+                assert line, "no address"
+                found = re.search(r"http://\S+", line)
             yield found[0]
         finally:
             server.terminate()
 
 
-def browse(address: str, *options: str, size: str = "1440,1000") -> str:
-    """What the browser writes on stdout; whatever a page's console says is a failure."""
-    with tempfile.TemporaryDirectory() as profile:
-        done = subprocess.run(
-            [BROWSER, "--headless", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr",
-             *(["--no-sandbox"] if os.geteuid() == 0 else []), "--force-device-scale-factor=1",
-             f"--window-size={size}", "--virtual-time-budget=5000", f"--user-data-dir={profile}",
-             *options, address],
-            capture_output=True, text=True, timeout=LIMIT_S, check=True)
-    said = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    assert not said, said
-    return done.stdout
+def write_run(folder: Path, values: dict[str, Values], *, end: str | None = "finish", **configuration: object) -> None:
+    """A run whose steps are seconds."""
+    folder.mkdir(parents=True)
+    steps = sorted({step for one in values.values() for step in one})
+    begin = time.time() - 4000
+    lines: list[dict] = [{"time": begin, "event": "start", "schema": 1, "num_processes": 1},
+                         {"time": begin, "event": "configuration", "values": configuration}]
+    for step in steps:
+        logged = {name: one[step] for name, one in values.items() if step in one}
+        lines.append({"time": begin + step, "step": step, "values": {
+            name: value if math.isfinite(value) else "NaN" for name, value in logged.items()}})
+    if end:
+        lines.append({"time": begin + steps[-1], "event": end})
+    write_lines(folder / "metrics.jsonl", lines)
 
 
-def num_paths(page: str, names: str) -> int:
-    """Paths of these classes that go somewhere."""
-    return len(re.findall(rf'<path class="{names}" d="M[^"]+L', page))
+def curve(size: int, seed: int) -> Values:
+    made = random.Random(seed)
+    return {step: 3 * math.exp(-step / size) + made.gauss(0, 0.1) for step in range(size)}
 
 
-def check_many(page: str) -> None:
-    assert "Rank 17 on node3 is slow" in page
-    assert "median of 64 ranks" in page
-    assert num_paths(page, "band c0") >= 5 and num_paths(page, "line slow") >= 5
-    assert num_paths(page, r"stack \w+") >= 5
-    assert "Device utilisation" in page and "<td>85 %</td>" in page
-    assert '<b class="running">running</b>' in page
-    # The name of the run is text.
-    assert "&lt;script&gt;alert(1)&lt;" in page and "<script>alert" not in page
+def six(value: float) -> float:
+    """As the page shows it."""
+    return float(f"{value:.6g}")
 
 
-def check_two(page: str) -> None:
-    assert num_paths(page, "line c0") >= 4 and num_paths(page, "line c1") >= 4
-    assert '<tr class="differs"><td>lr</td><td>0.001</td><td>0.0003</td>' in page
-    assert page.count(">finished<") >= 2
+class Chart:
+    """The card of this title."""
+
+    def __init__(self, tab: Tab, title: str) -> None:
+        self.tab, self.title = tab, title
+        self.card = f"[...document.querySelectorAll('.card')].find((one) => one.querySelector('h3 b').textContent === {json.dumps(title)})"
+        tab.wait(f"!!{self.card}?.querySelector('path')")
+
+    def x_of(self, x: float, left: float, right: float) -> tuple[float, float]:
+        """Where the browser draws a value; the axis is 58 pixels wide, and 8 are free at the right."""
+        box = self.tab.get(f"(() => {{ const plot = {self.card}.querySelector('.plot'); plot.scrollIntoView({{block: 'center'}});"
+                           "const box = plot.getBoundingClientRect(); return [box.left, box.top, box.width, box.height]; })()")
+        return box[0] + 58 + (x - left) / (right - left) * (box[2] - 66), box[1] + box[3] / 2
+
+    def point(self, x: float, left: float, right: float) -> dict[str, str]:
+        """What the tooltip says of each series when the pointer is there; '' is the place."""
+        self.tab.mouse("mouseMoved", *self.x_of(x, left, right))
+        rows = self.tab.get(f"[...{self.card}.querySelectorAll('.tip:not([hidden]) > div')].map((row) => "
+                            "[row.querySelector('span')?.textContent ?? '', row.querySelector('b')?.textContent ?? row.textContent])")
+        return dict(rows)
+
+    def drag(self, begin: float, end: float, left: float, right: float) -> None:
+        x, y = self.x_of(begin, left, right)
+        self.tab.mouse("mouseMoved", x, y)
+        self.tab.mouse("mousePressed", x, y, button="left", clickCount=1)
+        for at in (begin + (end - begin) / 2, end):
+            x, y = self.x_of(at, left, right)
+            self.tab.mouse("mouseMoved", x, y, button="left", buttons=1)
+        self.tab.mouse("mouseReleased", x, y, button="left", clickCount=1)
+
+    def get(self, expression: str) -> object:
+        return self.tab.get(f"{self.card}.{expression}")
+
+    def legend(self) -> list[str]:
+        return self.tab.get(f"[...{self.card}.querySelectorAll('.key span')].map((key) => key.textContent)")
 
 
-def check_live(page: str) -> None:
-    assert num_paths(page, r"line c\d") >= 8 and '<b class="running">running</b>' in page
-    assert page.count('class="saved"') >= 10 and "restart</title>" in page
-    assert "[RANK 0] INFO train: epoch 29" in page
+def test_tooltips_show_only_what_was_logged(program: str, browser: Browser, root: Path) -> None:
+    long, short, broken = curve(100, 1), curve(50, 2), curve(100, 3)
+    for step in range(30, 40):
+        broken[step] = math.nan
+    broken[99] = math.nan
+    write_run(root / "long", {"loss": long})
+    write_run(root / "short", {"loss": short})
+    write_run(root / "broken", {"loss": broken})
+    with served(program, root) as address:
+        tab = browser.new_tab()
+        tab.resize(1440, 1000)
+        tab.open(address)
+        loss = Chart(tab, "loss")
+        tab.wait("document.querySelectorAll('.card .key span').length", lambda number: number >= 3)
+        found = loss.point(20, 0, 99)
+        assert found.pop("") == "step 20"
+        assert {name: float(text) for name, text in found.items()} == {
+            "long": six(long[20]), "short": six(short[20]), "broken": six(broken[20])}
+        # Behind the end of a run it has no value, and NaN is no number.
+        found = loss.point(80, 0, 99)
+        assert set(found) == {"", "long", "broken"} and float(found["long"]) == six(long[80])
+        assert loss.point(35, 0, 99)["broken"] == "NaN"
+        legend = dict(key.rsplit(" ", 1) for key in loss.legend())
+        assert legend["broken"] == "NaN"
+        assert math.isclose(float(legend["short"]), short[49], rel_tol=1e-3)
+        # The line stops at NaN, and a mark shows where.
+        assert loss.get("querySelectorAll('.not-finite').length") == 2
+        pieces = tab.get(f"[...{loss.card}.querySelectorAll('path.line')].map((line) => line.getAttribute('d').split('M').length - 1)")
+        assert sorted(pieces) == [1, 1, 2], pieces
+        assert "broken: loss was NaN at step 30; 11 values are not finite" in tab.text()
 
 
-def check_finished(page: str) -> None:
-    assert '<b class="finished">finished</b>' in page and num_paths(page, "line c0") >= 4
+def test_merged_points_say_so_and_zooming_shows_each(program: str, browser: Browser, root: Path) -> None:
+    values = curve(12_000, 4)
+    values[7_777] = math.nan
+    write_run(root / "many", {"loss": values, "lr": {step: 1e-3 for step in values}})
+    with served(program, root) as address:
+        tab = browser.new_tab()
+        tab.resize(1440, 1000)
+        tab.open(address)
+        loss = Chart(tab, "loss")
+
+        def compare(at: int) -> tuple[int, int]:
+            found = loss.point(at, 0, 11_999)
+            first, last = (int(text.replace(",", "")) for text in re.findall(r"[\d,]+", found[""]))
+            logged = [values[step] for step in range(first, last + 1)]
+            finite = [value for value in logged if math.isfinite(value)]
+            said = re.match(r"mean of ([\d,]+): (\S+), (\S+) to ([^\s,]+)(.*)", found["latest"])
+            assert said, found
+            assert int(said[1]) == len(finite) < 100
+            assert float(said[2]) == six(sum(finite) / len(finite))
+            assert (float(said[3]), float(said[4])) == (six(min(finite)), six(max(finite)))
+            assert said[5] == (", NaN" if len(finite) < len(logged) else "")
+            # A pixel is more than 30 steps wide.
+            assert first - 40 <= at <= last + 40
+            return first, last
+
+        compare(5_000)
+        assert compare(7_777) != compare(7_900)
+        # The range is read from the file again, and each value is there.
+        left, right = 0.0, 11_999.0
+        for begin, end in ((7_000, 8_500), (7_740, 7_800)):
+            before = tab.get("decodeURIComponent(location.hash)")
+            loss.drag(begin, end, left, right)
+            kept = tab.wait("decodeURIComponent(location.hash)", lambda text: "zoom" in text and text != before)
+            pixel = (right - left) / 300
+            left, right = (float(text) for text in re.search(r"step:([\d.]+),([\d.]+)", kept).groups())
+            assert abs(left - begin) < 2 * pixel and abs(right - end) < 2 * pixel
+        tab.wait(f"{loss.card}.querySelectorAll('.dot, .not-finite').length", lambda number: number > right - left - 2)
+        assert loss.point(7_777, left, right) == {"": "step 7,777", "latest": "NaN"}
+        found = loss.point(7_760, left, right)
+        assert found[""] == "step 7,760" and float(found["latest"]) == six(values[7_760])
+        # The other chart has the same range and shows the same place.
+        rate = Chart(tab, "lr")
+        assert rate.get("querySelector('.cross').getAttribute('visibility')") == "visible"
+        assert rate.point(7_760, left, right)[""] == "step 7,760"
+        # Reloading keeps it; Reset zoom ends it.
+        tab.call("Page.reload")
+        loss = Chart(tab, "loss")
+        tab.wait(f"{loss.card}.querySelectorAll('.dot').length", lambda number: number > 10)
+        assert loss.point(7_760, left, right)[""] == "step 7,760"
+        tab.click("#reset")
+        compare(5_000)
+        assert "zoom" not in tab.get("location.hash")
+        # The keyboard reads and zooms too.
+        tab.get(f"{loss.card}.querySelector('.plot').focus()")
+        tab.key("ArrowRight")
+        tab.key("ArrowRight")
+        assert re.search(r"steps [\d,]+ to [\d,]+", tab.get("document.getElementById('spoken').textContent"))
+        tab.key("+", text="+")
+        tab.wait("location.hash", lambda text: "zoom" in text)
+        tab.key("Escape")
+        tab.wait("location.hash", lambda text: "zoom" not in text)
 
 
-def check_slow(page: str) -> None:
-    assert "Rank 2 on node1 is slow" in page and '<tr class="slow"><td>rank 2</td>' in page
+def test_smoothing_is_the_usual_average(program: str, browser: Browser, root: Path) -> None:
+    values = curve(60, 5)
+    write_run(root / "one", {"loss": values})
+    with served(program, root) as address:
+        tab = browser.new_tab()
+        tab.resize(1440, 1000)
+        tab.open(address)
+        loss = Chart(tab, "loss")
+        assert "smoothed" not in loss.point(30, 0, 59)["latest"]
+        tab.get("(() => { const one = document.getElementById('smooth'); one.value = 0.9; one.dispatchEvent(new Event('input')); })()")
+        # TensorBoard's: corrected for its beginning.
+        average = 0.0
+        for step in range(31):
+            average = 0.9 * average + 0.1 * values[step]
+        average /= 1 - 0.9**31
+        logged, smoothed = loss.point(30, 0, 59)["latest"].split(", smoothed ")
+        assert float(logged) == six(values[30])
+        assert math.isclose(float(smoothed), average, rel_tol=1e-5)
+        assert loss.get("querySelectorAll('path.line.raw').length") == 1
+        assert "smooth=0.9" in tab.get("location.hash")
 
 
-def make_runs(root: Path) -> None:
-    # Those that are alive end a little later than now: the browser may take its time.
-    now = time.time() + 300
-    Run(root / "many" / "<script>alert(1)<", 64, now - 3000, 3000, 6, slow_rank=17).write(is_finished=False)
-    Run(root / "two" / "lr_1e-3", 4, now - 80000, 900, 4, rate=1e-3).write()
-    Run(root / "two" / "lr_3e-4", 4, now - 90000, 900, 3).write()
-    live = Run(root / "live" / "sky", 4, now - 900, 900, 1)
+def test_a_failed_run_is_on_top_with_its_log(program: str, browser: Browser, root: Path) -> None:
+    now = time.time()
+    good = Run(root / "a_good", 2, now - 100, 100)
+    good.write()
+    bad = Run(root / "bad", 2, now - 9000, 100)
+    bad.write(is_finished=False)
+    bad.write_logs()
+    bad.crash(1, "ValueError: bad <b>batch</b>")
+    Run(root / "silent", 2, now - 9000, 100).write(is_finished=False)
+    with served(program, root) as address:
+        tab = browser.new_tab()
+        tab.resize(1440, 1000)
+        tab.open(address)
+        tab.wait_for("bad: rank 1 on node1 failed with exit code 1: ValueError: bad <b>batch</b>")
+        assert tab.get("document.querySelector('#runs tbody th').innerText") == "bad"
+        tab.wait_for("warning of rank 1")
+        assert tab.get("document.getElementById('log-choice').selectedOptions[0].textContent") == "rank 1 stderr"
+        states = dict(tab.get("[...document.querySelectorAll('#runs tbody tr')].map((row) => "
+                              "[row.querySelector('th').innerText, row.querySelector('.state').innerText])"))
+        assert states["bad"] == "failed" and states["a_good"] == "finished"
+        assert re.fullmatch(r"stopped writing 2 h \d+ min ago", states["silent"])
+        # One step-time chart, of the selected run.
+        titles = "[...document.querySelectorAll('.card h3 b')].map((one) => one.textContent).filter((one) => one.startsWith('Step time'))"
+        assert tab.wait(titles) == ["Step time: bad"]
+        tab.get("[...document.querySelectorAll('#runs tbody th button')].find((one) => one.textContent === 'a_good').click()")
+        tab.wait(titles, lambda found: found == ["Step time: a_good"])
+        assert "python train.py --rate 0.0003" in tab.text() and "1f0c3a9" in tab.text()
+
+
+def test_the_table_sorts_filters_hides_and_the_address_keeps_it(program: str, browser: Browser, root: Path) -> None:
+    best = {}
+    for i in range(20):
+        values = curve(40, 100 + i)
+        best[f"run_{i:02}"] = min(values.values())
+        write_run(root / f"run_{i:02}", {"loss": values, "eval/accuracy": {39: i / 20}}, lr=round(0.01 * (i + 1), 2), layers=12)
+    with served(program, root) as address:
+        tab = browser.new_tab()
+        tab.resize(1440, 1000)
+        tab.open(address)
+        tab.wait_for("20 runs, 8 drawn")
+        heads = tab.wait("[...document.querySelectorAll('#runs thead th')].map((one) => one.innerText)", lambda found: len(found) > 6)
+        assert "lr" in heads and "layers" not in heads and "loss, lowest" in heads and "eval/accuracy, highest" in heads
+        column = heads.index("loss, lowest") + 1
+        cells = f"[...document.querySelectorAll('#runs tbody tr')].map((row) => [row.querySelector('th').innerText, row.children[{column}].innerText])"
+        assert {name: float(text) for name, text in tab.get(cells)} == {name: six(value) for name, value in best.items()}
+        tab.get(f"document.querySelectorAll('#runs thead th')[{column - 1}].querySelector('button').click()")
+        assert [name for name, _ in tab.get(cells)] == sorted(best, key=lambda name: best[name])
+        tab.type("#filter", "lr=0.07")
+        tab.wait_for("1 match")
+        tab.key("Enter")
+        tab.wait_for("20 runs, 1 drawn")
+        tab.type("#search", "acc")
+        tab.wait("[...document.querySelectorAll('#metrics .card h3 b')].map((one) => one.textContent)", lambda found: found == ["eval/accuracy"])
+        tab.click("#axis [data-axis=time]")
+        kept = tab.get("location.href")
+        assert "token" not in kept and "show=run_06" in kept
+        tab.open("about:blank")
+        tab.open(kept)
+        tab.wait_for("20 runs, 1 drawn, 1 match")
+        assert tab.get("document.querySelector('#runs tbody th').innerText") == "run_06"
+        assert tab.get("document.querySelector('#axis [data-axis=time]').getAttribute('aria-pressed')") == "true"
+        accuracy = Chart(tab, "eval/accuracy")
+        assert accuracy.legend() == ["run_06 0.3"]
+
+
+def test_values_and_charts_can_be_saved(program: str, browser: Browser, root: Path, downloads: Path) -> None:
+    values = curve(3000, 6)
+    values[5] = math.nan
+    write_run(root / "a, b", {"loss": values})
+    with served(program, root) as address:
+        tab = browser.new_tab()
+        tab.resize(1440, 1000)
+        tab.open(address)
+        Chart(tab, "loss")
+        tab.click("#csv")
+        wait_for_file(downloads / "values.csv")
+        with open(downloads / "values.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert [int(row["step"]) for row in rows] == list(values)
+        assert rows[5]["value"] == "NaN" and {row["run"] for row in rows} == {"a, b"}
+        assert all(float(row["value"]) == values[int(row["step"])] for row in rows if row["value"] != "NaN")
+        tab.click(".card .save")
+        wait_for_file(downloads / "loss.png")
+        assert (downloads / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def wait_for_file(path: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists() or not path.stat().st_size:
+        assert time.monotonic() < deadline, f"{path} is not there"
+        time.sleep(0.05)
+
+
+def test_an_empty_folder_waits_and_an_ended_server_is_named(program: str, browser: Browser, root: Path) -> None:
+    root.mkdir()
+    with served(program, root) as address:
+        tab = browser.new_tab()
+        tab.resize(390, 844)
+        tab.open(address)
+        tab.wait_for("Waiting for the first run")
+        assert 'Accelerator(log_with="jsonl"' in tab.text() and '.log_with = {"jsonl"}' in tab.text()
+        write_run(root / "<img src=x>", {"loss": curve(10, 7)}, end=None)
+        Chart(tab, "loss")
+        assert tab.get("document.title").startswith("<img src=x>")
+        # Nothing is wider than a telephone.
+        assert tab.get("document.documentElement.scrollWidth") <= 390
+    tab.wait_for("Disconnected: accelerate watch was stopped")
+
+
+def test_sixty_four_ranks(program: str, browser: Browser, root: Path) -> None:
+    Run(root / "many", 64, time.time() - 2700, 3000, 6, slow_rank=17).write(is_finished=False)
+    with served(program, root) as address:
+        tab = browser.new_tab()
+        tab.resize(1440, 1000)
+        tab.open(address)
+        tab.wait_for("Rank 17 on node3 is slow")
+        Chart(tab, "Device utilisation")
+        assert "median of 64 ranks" in tab.text()
+        assert tab.get("document.querySelectorAll('path.band.c0').length") >= 5
+        assert tab.get("document.querySelectorAll('path.line.slow').length") >= 5
+        assert tab.get("document.querySelectorAll('path.stack').length") >= 5
+
+
+def take_pictures(program: str, browser: Browser, root: Path, folder: Path) -> None:
+    """20 runs, a crash, NaN, 64 ranks, several ranks with logs; wide and narrow, light and dark."""
+    now = time.time()
+    for i in range(20):
+        run = Run(root / "twenty" / f"lr_{i:02}", 2, now - 90000 - 1000 * i, 600, i, rate=1e-4 * (1 + i))
+        if i == 3:
+            run.nan_from = 0.7
+        run.write(is_finished=i != 5)
+        if i == 5:
+            run.write_logs()
+            run.crash(1, "ValueError: mat1 and mat2 shapes cannot be multiplied (32x128 and 64x10)")
+    Run(root / "many" / "ranks_64", 64, now - 2700, 3000, 6, slow_rank=17).write(is_finished=False)
+    live = Run(root / "live" / "sky", 4, now - 600, 900, 1)
     live.write(restart_at=0.4, is_finished=False)
     live.write_logs()
-    Run(root / "finished" / "ocean", 4, now - 90000, 1800, 2).write()
-    Run(root / "slow" / "hills", 4, now - 600, 600, 5, slow_rank=2).write(is_finished=False)
+    (root / "empty").mkdir()
+    for name in ("twenty", "many", "live", "empty"):
+        with served(program, root / name) as address:
+            for width, height in ((1440, 1500), (390, 2200)):
+                for is_dark in (False, True):
+                    tab = browser.new_tab()
+                    tab.resize(width, height, is_dark=is_dark)
+                    tab.open(address)
+                    tab.wait_for("Waiting for" if name == "empty" else "last checkpoint")
+                    time.sleep(3)
+                    tab.picture(folder / f"{name}_{width}_{'dark' if is_dark else 'light'}.png")
+                    browser.close_tabs()
 
 
 def main() -> int:
@@ -101,19 +378,22 @@ def main() -> int:
     if not os.path.exists(BROWSER):
         print("skipped: Debian's chromium is not installed")
         return SKIPPED
-    checks = {"many": check_many, "two": check_two, "live": check_live, "finished": check_finished,
-              "slow": check_slow}
-    is_long = os.environ.get("ACCELERATE_TEST_LONG") or pictures
+    chosen = os.environ.get("WATCH_TEST", "")
     with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        make_runs(root)
-        for name in checks if is_long else ("many", "two"):
-            with served(program, root / name) as address:
-                checks[name](browse(address, "--dump-dom"))
-                if pictures:
-                    for width, height in ((1440, 1060), (390, 2400)):
-                        browse(address, f"--screenshot={pictures / name}_{width}.png",
-                               size=f"{width},{height}")
+        root, downloads = Path(folder), Path(folder) / "downloads"
+        downloads.mkdir()
+        with browsing(downloads) as browser:
+            if pictures:
+                take_pictures(program, browser, root / "pictures", pictures)
+                return 0
+            for name, test in [*globals().items()]:
+                if not name.startswith("test_") or chosen not in name:
+                    continue
+                print(name, flush=True)
+                more = (downloads,) if name == "test_values_and_charts_can_be_saved" else ()
+                test(program, browser, root / name, *more)
+                browser.close_tabs()
+                assert not browser.complaints, browser.complaints
     return 0
 
 

@@ -187,6 +187,10 @@ TEST_F(WatchTest, NoPathLeadsOutOfTheRuns) {
         "/log?run=1&log=0",
         "/log?run=0&log=99999999999999999999999",
         "/run?run=../../etc",
+        "/range?run=0&axis=../x&from=0&to=1",
+        "/range?run=../x&axis=step&from=0&to=1",
+        "/csv?run=../secret.txt",
+        "/csv?run=1",
         "/run",
         "/log"}) {
     const auto answer = get(with_token(path));
@@ -290,6 +294,10 @@ TEST_F(WatchTest, ShowsRunsAndTheEndOfTheirLogs) {
   const auto run = nlohmann::json::parse(body_of(answer));
   EXPECT_EQ(run["metrics"][0]["name"], "<img src=x>");
   EXPECT_EQ(run["logs"].size(), 1U);
+  EXPECT_EQ(body_of(get(with_token("/csv?run=0"))), "1001,1,<img src=x>,0.5\n");
+  const auto range = nlohmann::json::parse(
+      body_of(get(with_token("/range?run=0&axis=step&from=0&to=9"))));
+  EXPECT_EQ(range["metrics"][0]["mean"], nlohmann::json({0.5}));
   const auto log = get(with_token("/log?run=0&log=0"));
   EXPECT_THAT(log, HasSubstr("Content-Type: text/plain"));
   EXPECT_EQ(body_of(log), "first\n\\x1b[31mlast\n");
@@ -313,9 +321,14 @@ TEST(Watch, WaitsForTheFirstRunOfAnEmptyFolder) {
       program.out(),
       StartsWith(
           "[watch] No runs in '" + folder +
-          "' yet. Waiting for one (needs Accelerator(log_with=\"jsonl\", "
+          "' yet. Waiting for one. Add to your program:\n"
+          "  Python: accelerator = Accelerator(log_with=\"jsonl\", "
           "project_dir=\"" +
-          folder + "\"))\n[watch] 0 runs: http://127.0.0.1:"));
+          folder +
+          "\"); accelerator.init_trackers(\"first\")\n"
+          "  C++:    accelerator.init_trackers(\"first\", {.log_with = "
+          "{\"jsonl\"}, .logging_dir = \"" +
+          folder + "\"});\n[watch] 0 runs: http://127.0.0.1:"));
   program.send(SIGTERM);
   EXPECT_EQ(program.wait(kLimit).exit_code, 128 + SIGTERM);
 }

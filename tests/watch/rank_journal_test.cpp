@@ -5,8 +5,11 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <fstream>
+#include <map>
 
 #include "support/temp_dir.h"
+#include "tracking/run_origin.h"
 #include "watch/run_reader.h"
 
 namespace accelerate {
@@ -74,6 +77,64 @@ TEST(RankJournal, WritesALineASecond) {
   EXPECT_EQ(num_steps, 10);
   EXPECT_NEAR(data, 1, 1e-9);
   EXPECT_NEAR(forward, 2, 1e-9);
+}
+
+TEST(RankJournal, RankZeroSaysWhatStartedTheRun) {
+  const TempDir dir;
+  const RankJournal journal(
+      dir.path(), {.device = "cuda:0", .versions = {{"torch", "2.11.0"}}}, {});
+  RunReader run(dir.path());
+  run.refresh();
+  EXPECT_EQ(run.content().ranks.at(0).device, "cuda:0");
+  const std::map<std::string, std::string> origin(
+      run.content().origin.begin(), run.content().origin.end());
+  EXPECT_THAT(origin.at("command"), HasSubstr("watch_test"));
+  EXPECT_EQ(origin.at("directory"), fs::current_path().string());
+  EXPECT_EQ(origin.at("torch"), "2.11.0");
+  EXPECT_EQ(origin.count("accelerate"), 1U);
+}
+
+TEST(RunOrigin, SecretsAreMasked) {
+  EXPECT_EQ(
+      masked_command({"train.py", "--hub_token", "abc", "--lr", "0.1"}),
+      "train.py --hub_token *** --lr 0.1");
+  EXPECT_EQ(
+      masked_command({"--api-key=abc", "WANDB_API_KEY=x", "db.password=y"}),
+      "--api-key=*** WANDB_API_KEY=*** db.password=***");
+  EXPECT_EQ(
+      masked_command(
+          {"--url", "https://me:pass@host/x", "hf_abcdefghijklmnopqrst"}),
+      "--url https://me:***@host/x ***");
+  // None of these is a secret.
+  EXPECT_EQ(
+      masked_command(
+          {"--max_tokens", "512", "--tokenizer=gpt2", "--key", "it's"}),
+      R"(--max_tokens 512 --tokenizer=gpt2 --key 'it'\''s')");
+  EXPECT_EQ(masked_command({"--token", "--fast", "x"}), "--token --fast x");
+}
+
+TEST(RunOrigin, FindsTheCommit) {
+  const TempDir dir;
+  const std::string commit(40, 'a');
+  const std::string other(40, 'b');
+  const auto write = [&](const char* path, const std::string& text) {
+    fs::create_directories((dir.path() / path).parent_path());
+    std::ofstream(dir.path() / path) << text;
+  };
+  fs::create_directories(dir.path() / "src" / "deep");
+  EXPECT_EQ(git_commit(dir.path() / "src"), "");
+  write(".git/HEAD", "ref: refs/heads/main\n");
+  write(".git/packed-refs", "# pack-refs\n" + other + " refs/heads/main\n");
+  EXPECT_EQ(git_commit(dir.path() / "src" / "deep"), other);
+  write(".git/refs/heads/main", commit + "\n");
+  EXPECT_EQ(git_commit(dir.path() / "src" / "deep"), commit);
+  write(".git/HEAD", other + "\n");
+  EXPECT_EQ(git_commit(dir.path()), other);
+  // A work tree.
+  write("tree/.git", "gitdir: ../.git/worktrees/tree\n");
+  write(".git/worktrees/tree/HEAD", "ref: refs/heads/main\n");
+  write(".git/worktrees/tree/commondir", "../..\n");
+  EXPECT_EQ(git_commit(dir.path() / "tree"), commit);
 }
 
 TEST(RankJournal, LongRunsWriteFewerLines) {

@@ -146,9 +146,9 @@ TEST(RunReader, ThinnedPointsHaveNothingThatComesAgain) {
   EXPECT_LT(points[points.size() - 2].last_step, kResumed);
 }
 
-TEST(RunReader, TheFirstValueThatIsNoNumberIsNamed) {
+TEST(RunReader, KeepsEveryValueThatIsNotFinite) {
   const TempDir dir;
-  const auto line = [](int step, const char* value) {
+  const auto line = [](int step, const std::string& value) {
     return str_cat(
         R"({"time":1001,"step":)",
         step,
@@ -156,16 +156,175 @@ TEST(RunReader, TheFirstValueThatIsNoNumberIsNamed) {
         value,
         "}}\n");
   };
+  const auto file = dir.path() / "metrics.jsonl";
   append(
-      dir.path() / "metrics.jsonl",
+      file,
       kStart + line(0, "1") + line(1, R"("Infinity")") + line(2, R"("NaN")"));
   RunReader run(dir.path());
   run.refresh();
-  const auto shown = snapshot(run, 1002);
-  EXPECT_EQ(shown["metrics"][0]["bad"]["value"], "Infinity");
-  EXPECT_EQ(shown["metrics"][0]["bad"]["step"], 1);
-  EXPECT_EQ(shown["metrics"][0]["step"].size(), 1U);
-  EXPECT_EQ(shown["step"], 2);
+  const auto few = snapshot(run, 1002)["metrics"][0];
+  EXPECT_EQ(few["step"], nlohmann::json({0, 1, 2}));
+  EXPECT_EQ(few["mean"], nlohmann::json({1, nullptr, nullptr}));
+  EXPECT_EQ(
+      few["bad"],
+      nlohmann::json::array({{1, "Infinity", 1, 1}, {2, "NaN", 1, 2}}));
+  EXPECT_EQ(few["last"], "NaN");
+
+  // Thousands of values become hundreds of points, which still tell.
+  std::string more;
+  for (int step = 3; step < 5000; ++step) {
+    more += line(step, step % 1000 == 0 ? R"("NaN")" : "2");
+  }
+  append(file, more);
+  run.refresh();
+  const auto many = snapshot(run, 1002)["metrics"][0];
+  EXPECT_LE(many["step"].size(), Metric::kMaxPoints);
+  EXPECT_EQ(many["bad"].size(), 2U + 4U);
+  EXPECT_EQ(many["bad"].back()[3], 4000);
+  int64_t num_finite = 0;
+  for (const auto& number : many["count"]) {
+    num_finite += number.get<int64_t>();
+  }
+  EXPECT_EQ(num_finite, 5000 - 6);
+  EXPECT_EQ(many["last"], 2);
+}
+
+TEST(RunReader, ReadsARangeAgainWithEveryValue) {
+  const TempDir dir;
+  const auto file = dir.path() / "metrics.jsonl";
+  std::string lines = kStart;
+  for (int step = 0; step < 20'000; ++step) {
+    lines += value_line(step, 0.25 * step);
+  }
+  append(file, lines);
+  RunReader run(dir.path());
+  run.refresh();
+  const auto range = run.read_range({RunAxis::kStep, 7000, 7099});
+  ASSERT_TRUE(range);
+  const auto& points = range->at("loss").values.points();
+  ASSERT_EQ(points.size(), 100U);
+  EXPECT_EQ(points.front().first_step, 7000);
+  EXPECT_EQ(points[42].sum, 0.25 * 7042);
+  // Times are 1000 + step.
+  const auto timed = run.read_range({RunAxis::kTime, 8000, 8009});
+  EXPECT_EQ(timed->at("loss").values.points().front().first_step, 7000);
+
+  // What a resume took back is not read again.
+  append(
+      file,
+      kStart + R"({"time":30000,"event":"resume","step":7050})"
+               "\n");
+  append(file, value_line(7050, 1) + value_line(7051, 2));
+  run.refresh();
+  const auto resumed = run.read_range({RunAxis::kStep, 7000, 7099});
+  ASSERT_EQ(resumed->at("loss").values.points().size(), 52U);
+  EXPECT_EQ(resumed->at("loss").values.points()[50].sum, 1);
+}
+
+TEST(RunReader, WritesAllLoggedValuesAsCsv) {
+  const TempDir dir;
+  const auto file = dir.path() / "metrics.jsonl";
+  append(
+      file,
+      kStart +
+          R"({"time":1000.5,"step":1,"values":)"
+          R"({"a,\"b\"":0.10000000000000001,"x":"NaN"}})"
+          "\n" +
+          value_line(2, 9) +
+          R"({"time":1003,"event":"resume","step":2})"
+          "\n" +
+          value_line(2, 3));
+  RunReader run(dir.path());
+  run.refresh();
+  std::optional<off_t> offset = 0;
+  // The first value of step 2 no longer counts.
+  EXPECT_EQ(
+      run.read_csv(offset),
+      "1000.5,1,\"a,\"\"b\"\"\",0.1\n1000.5,1,x,NaN\n1002,2,loss,3\n");
+  EXPECT_FALSE(offset);
+}
+
+TEST(RunReader, PiecesOfCsvAreTheWholeFile) {
+  const TempDir dir;
+  std::string lines = kStart;
+  std::string expected;
+  for (int step = 0; lines.size() < RunReader::kBytesPerPiece * 5 / 2; ++step) {
+    lines += value_line(step, 0.5);
+    expected += str_cat(1000 + step, ',', step, ",loss,0.5\n");
+  }
+  append(dir.path() / "metrics.jsonl", lines);
+  RunReader run(dir.path());
+  run.refresh();
+  std::string text;
+  int num_pieces = 0;
+  for (std::optional<off_t> offset = 0; offset; ++num_pieces) {
+    text += run.read_csv(offset);
+  }
+  EXPECT_EQ(num_pieces, 3);
+  EXPECT_TRUE(text == expected);
+}
+
+TEST(RunReader, ReadsLinesAlikeWithAndWithoutTheJsonLibrary) {
+  const auto of = [](std::string_view text, bool is_fast) {
+    ValueLine line;
+    EXPECT_EQ(line.parse_fast(text), is_fast) << text;
+    if (!is_fast) {
+      const auto object = parse_run_line(text);
+      EXPECT_TRUE(object && line.take(*object)) << text;
+    }
+    std::string found = str_cat(line.time_text, ' ', line.step);
+    for (const auto& value : line.values) {
+      found += str_cat(' ', value.name, '=', value.text);
+    }
+    return found;
+  };
+  const std::string expected = "1.5 7 a=0.25 b=NaN c=-1e-05";
+  EXPECT_EQ(
+      of(R"({"time": 1.5, "step": 7, "values": {"a": 0.25, "b": "NaN",)"
+         R"( "t": "text", "c": -1e-05}})",
+         true),
+      expected);
+  // Another order, and an escape.
+  EXPECT_EQ(
+      of(R"({"step":7,"time":1.5,"values":)"
+         R"({"a":0.25,"b":"NaN","c":-1e-05}})",
+         false),
+      expected);
+  EXPECT_EQ(
+      of(R"({"time":1.5,"step":7,"values":)"
+         R"({"a":0.25,"b":"\u004eaN","c":-1e-05}})",
+         false),
+      expected);
+}
+
+TEST(RunReader, AnExitCountsUntilTheRunStartsAgain) {
+  const TempDir dir;
+  append(dir.path() / "metrics.jsonl", kStart + value_line(1, 1));
+  append(
+      dir.path() / kExitsFile,
+      R"({"time":1005,"event":"exit","exit_code":1,"rank":1,)"
+      R"("host":"node2","how":"failed with exit code 1",)"
+      R"("error":"ValueError: bad batch"})"
+      "\n");
+  RunReader run(dir.path());
+  run.refresh();
+  const auto shown = snapshot(run, 1006);
+  EXPECT_EQ(shown["state"], "failed");
+  EXPECT_EQ(shown["exit"]["rank"], 1);
+  EXPECT_EQ(shown["exit"]["error"], "ValueError: bad batch");
+  EXPECT_EQ(shown["end"], 1005);
+  append(
+      dir.path() / "metrics.jsonl",
+      R"({"time":1007,"event":"start","num_processes":2,"attempt":1})"
+      "\n");
+  run.refresh();
+  EXPECT_EQ(snapshot(run, 1008)["state"], "running");
+  append(
+      dir.path() / kExitsFile,
+      R"({"time":1009,"event":"exit","exit_code":130,"how":"Interrupted"})"
+      "\n");
+  run.refresh();
+  EXPECT_EQ(snapshot(run, 1010)["state"], "interrupted");
 }
 
 TEST(RunReader, AFolderThatAnotherRunTakesIsReadAnew) {
@@ -223,16 +382,24 @@ TEST(RunReader, LongFilesAreTakenInByParts) {
   while (lines.size() < RunReader::kBytesPerRefresh * 5 / 2) {
     lines += line;
   }
-  append(folder.path() / kMetricsFile, lines + value_line(2, 0.5));
+  append(
+      folder.path() / kMetricsFile,
+      lines + value_line(2, 0.5) +
+          R"({"time":1005,"event":"finish"})"
+          "\n");
   RunReader run(folder.path());
   run.refresh();
-  EXPECT_EQ(snapshot(run, 2000).at("state"), "reading");
+  EXPECT_EQ(snapshot(run, 2000).at("is_behind"), true);
   EXPECT_EQ(run.content().step, 1);
+  // The end of the file is known from the beginning.
+  EXPECT_EQ(snapshot(run, 2000).at("state"), "finished");
+  EXPECT_EQ(run.content().end, 1005);
   run.refresh();
   EXPECT_TRUE(run.content().is_behind);
   run.refresh();
   EXPECT_EQ(run.content().step, 2);
-  EXPECT_NE(snapshot(run, 2000).at("state"), "reading");
+  EXPECT_EQ(snapshot(run, 2000).at("is_behind"), false);
+  EXPECT_EQ(snapshot(run, 2000).at("state"), "finished");
 }
 
 TEST(RunReader, ReadsNeitherLinksNorPipes) {
@@ -352,13 +519,47 @@ TEST(RunList, FindsRunsInAFolderAndNewOnes) {
   append(dir.path() / "<script>" / "metrics.jsonl", kStart);
   append(dir.path() / "notes" / "readme.txt", "x");
   RunList runs({dir.path()});
-  EXPECT_EQ(runs.list()["runs"].size(), 1U);
-  EXPECT_EQ(runs.list()["runs"][0]["name"], "<script>");
+  EXPECT_EQ(runs.list(-1, 2000)["runs"].size(), 1U);
+  EXPECT_EQ(runs.list(-1, 2000)["runs"][0]["name"], "<script>");
   append(dir.path() / "b" / "metrics.jsonl", kStart);
-  EXPECT_EQ(runs.list()["runs"].size(), 2U);
-  EXPECT_TRUE(runs.show(1, 2000));
-  EXPECT_FALSE(runs.show(2, 2000));
+  EXPECT_EQ(runs.list(-1, 2000)["runs"].size(), 2U);
+  EXPECT_TRUE(runs.show(1, {}, 2000));
+  EXPECT_FALSE(runs.show(2, {}, 2000));
   EXPECT_FALSE(runs.log_tail(0, 0));
+}
+
+TEST(RunList, SendsOnlySummariesThatChanged) {
+  const TempDir dir;
+  for (const char* name : {"a", "b"}) {
+    append(dir.path() / name / "metrics.jsonl", kStart + value_line(4, 0.5));
+  }
+  RunList runs({dir.path()});
+  const auto first = runs.list(-1, 1010);
+  EXPECT_EQ(first["runs"][0]["summary"]["metrics"][0]["last"], 0.5);
+  EXPECT_EQ(first["runs"][1]["summary"]["state"], "running");
+  const auto version = first["version"].get<int64_t>();
+  const auto second = runs.list(version, 1011);
+  EXPECT_FALSE(second["runs"][0].contains("summary"));
+  append(dir.path() / "b" / "metrics.jsonl", value_line(5, 0.125));
+  const auto third = runs.list(version, 1012);
+  EXPECT_FALSE(third["runs"][0].contains("summary"));
+  const auto& metric = third["runs"][1]["summary"]["metrics"][0];
+  EXPECT_EQ(metric["last"], 0.125);
+  EXPECT_EQ(metric["low"], 0.125);
+  EXPECT_EQ(metric["low_step"], 5);
+  EXPECT_EQ(metric["high_step"], 4);
+}
+
+TEST(RunList, NamesRunsThatItDoesNotList) {
+  const TempDir dir;
+  for (size_t i = 0; i < RunList::kMaxRuns + 2; ++i) {
+    append(dir.path() / str_cat("run_", 10'000 + i) / "metrics.jsonl", "");
+  }
+  RunList runs({dir.path()});
+  const auto list = runs.list(-1, 2000);
+  EXPECT_EQ(list["runs"].size(), RunList::kMaxRuns);
+  EXPECT_EQ(list["num_left_out"], 2);
+  EXPECT_EQ(list["left_out"], nlohmann::json({"run_11000", "run_11001"}));
 }
 
 TEST(RunList, SaysWhatIsNoRun) {
@@ -385,9 +586,9 @@ TEST(RunList, WaitsForTheFirstRunOfAFolder) {
   RunList runs({dir.path()});
   EXPECT_EQ(runs.size(), 0U);
   EXPECT_THAT(runs.empty(), ::testing::ElementsAre(dir.path()));
-  EXPECT_EQ(runs.list()["runs"].size(), 0U);
+  EXPECT_EQ(runs.list(-1, 2000)["runs"].size(), 0U);
   append(dir.path() / "sky" / "metrics.jsonl", kStart);
-  EXPECT_EQ(runs.list()["runs"][0]["name"], "sky");
+  EXPECT_EQ(runs.list(-1, 2000)["runs"][0]["name"], "sky");
 }
 
 } // namespace

@@ -18,6 +18,7 @@ class Run:
         self.random = random.Random(seed)
         (folder / "ranks").mkdir(parents=True)
         self.lines: list[dict] = []
+        self.nan_from: float | None = None
 
     def event(self, time: float, event: str, **fields: object) -> None:
         self.lines.append({"time": time, "event": event, **fields})
@@ -38,6 +39,8 @@ class Run:
                 self.event(time, "resume", step=step - step % 500)
             rate = self.rate * min(done / 0.1, 0.5 * (1 + math.cos(math.pi * done)))
             loss = 1.6 + 3.1 * math.exp(-7 * done * (1 + 800 * self.rate)) + self.random.gauss(0, 0.05)
+            if self.nan_from is not None and done >= self.nan_from:
+                loss = "NaN"
             self.lines.append({"time": time, "step": step, "values": {
                 "loss": loss, "lr": rate, "grad_norm": 0.6 + abs(self.random.gauss(0, 0.25))}})
             if step % 500 == 0 and step:
@@ -53,6 +56,9 @@ class Run:
     def _write_rank(self, rank: int, host: str) -> None:
         lines: list[dict] = [{"time": self.begin, "event": "start", "schema": 1, "rank": rank,
                               "num_processes": self.ranks, "attempt": 0, "host": host}]
+        if rank == 0:
+            lines[0].update(command=f"python train.py --rate {self.rate}", commit="1f0c3a9" + 33 * "0",
+                            versions={"accelerate": "0.1.0", "torch": "2.11.0"})
         every = max(self.length // 300, 1)
         for second in range(every, self.length, every):
             parts = {name: part * self.random.uniform(0.9, 1.15) for name, part in PARTS.items()}
@@ -71,12 +77,19 @@ class Run:
                 **{name: part * steps for name, part in parts.items()}}})
         write_lines(self.folder / "ranks" / f"rank_{rank}.jsonl", lines)
 
+    def crash(self, rank: int, error: str) -> None:
+        """As the launcher saw it, a second after the end."""
+        write_lines(self.folder / "exits.jsonl", [{
+            "time": self.begin + self.length + 1, "event": "exit", "exit_code": 1, "rank": rank,
+            "host": f"node{rank // 8 + 1}", "how": "failed with exit code 1", "error": error}])
+
     def write_logs(self) -> None:
         for rank in range(self.ranks):
             folder = self.folder / "logs" / "run_20260101-a" / "attempt_0" / f"rank_{rank}"
             folder.mkdir(parents=True)
             (folder / "stdout.log").write_text("".join(
                 f"[RANK {rank}] INFO train: epoch {epoch}\n" for epoch in range(30)))
+            (folder / "stderr.log").write_text(f"warning of rank {rank}\n")
 
 
 def write_lines(path: Path, lines: list[dict]) -> None:

@@ -1,343 +1,122 @@
 // SPDX-License-Identifier: Apache-2.0
-// Draws runs. What comes from a run is put in as text, never as markup.
-"use strict";
+// Asks for runs, and lays out what is shown of them.
+import { readAddress, writeAddress } from "./address.js";
+import { Chart } from "./chart.js";
+import { bytes, compareMetrics, isNumber, median, number, percent, seconds } from "./format.js";
+import { byId, make } from "./elements.js";
+import { describeBad, PARTS, showFigures, showLog, showNotes, showRanks, showSettings, showWaiting } from "./panels.js";
+import { compareRuns, isWanted, showRunTable } from "./run_table.js";
+import { saveValues } from "./save.js";
 
-const PARTS = {
-  data: "waiting for data", forward: "forward", backward: "backward",
-  communication: "waiting for ranks", optimizer: "optimizer", checkpoint: "checkpoints",
-  captured: "captured step", other: "your own code",
-};
 const NUM_COLORS = 8;
+const NUM_DASHES = 3;
+const USUALLY_SHOWN = 8;
+const MOST_SHOWN = 50;
 const LIVE_MS = 2000;
-// A long run is taken in by parts.
+// A long file is read by parts.
 const READING_MS = 100;
 const QUIET_MS = 10000;
+// Around the range of a zoom, so that lines reach its edges.
+const MARGIN = 0.05;
 
-// --- small things ------------------------------------------------------------
-
-const byId = (id) => document.getElementById(id);
-
-function make(tag, names, ...children) {
-  const element = document.createElement(tag);
-  if (names) element.className = names;
-  element.append(...children.filter((child) => child !== null));
-  return element;
-}
-
-function draw(tag, attributes, ...children) {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  element.append(...children);
-  return element;
-}
-
-const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
-
-function number(value) {
-  if (!isNumber(value)) return "–";
-  const size = Math.abs(value);
-  if (size >= 1e15 || (size > 0 && size < 1e-3)) return value.toExponential(2).replace(/\.?0+e/, "e");
-  for (const [unit, letter] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
-    if (size >= unit) return `${+(value / (letter === "k" ? 1e3 : unit)).toPrecision(4)} ${letter}`;
-  }
-  return String(+value.toPrecision(4));
-}
-
-function seconds(value) {
-  if (!isNumber(value)) return "–";
-  if (value === 0) return "0";
-  if (value < 1e-3) return `${+(value * 1e6).toPrecision(3)} µs`;
-  if (value < 1) return `${+(value * 1e3).toPrecision(3)} ms`;
-  return value < 100 ? `${+value.toPrecision(3)} s` : duration(value);
-}
-
-function duration(value) {
-  if (!isNumber(value)) return "–";
-  const total = Math.round(value);
-  if (total < 60) return `${total} s`;
-  const pair = (big, small, bigName, smallName) =>
-    `${big} ${bigName}` + (small ? ` ${small} ${smallName}` : "");
-  if (total < 3600) return pair(Math.floor(total / 60), total % 60, "min", "s");
-  if (total < 86400) return pair(Math.floor(total / 3600), Math.floor((total % 3600) / 60), "h", "min");
-  return pair(Math.floor(total / 86400), Math.floor((total % 86400) / 3600), "d", "h");
-}
-
-function bytes(value) {
-  if (!isNumber(value)) return "–";
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  let unit = 0;
-  while (value >= 1024 && unit + 1 < units.length) { value /= 1024; unit += 1; }
-  return `${+value.toPrecision(3)} ${units[unit]}`;
-}
-
-const percent = (value) => isNumber(value) ? `${+(value * 100).toPrecision(3)} %` : "–";
-
-function median(values) {
-  const sorted = values.filter(isNumber).sort((a, b) => a - b);
-  return sorted.length ? sorted[Math.floor((sorted.length - 1) / 2)] : null;
-}
-
-const last = (values) => {
-  for (let i = values.length - 1; i >= 0; i -= 1) if (isNumber(values[i])) return values[i];
-  return null;
+const page = {
+  runs: [], shown: [], notDrawn: [], focus: null, view: readAddress(), charts: new Map(), version: -1,
+  now: 0, isLost: false, isListed: false, folders: [], leftOut: [], numLeftOut: 0, isBehind: false, nextShow: 0,
 };
+
+// --- which runs --------------------------------------------------------------
+
+/** The first ones of the table, which stay when others become the first. */
+function usualRuns(listed) {
+  const kept = listed.filter((run) => run.isShown);
+  const others = listed.filter((run) => !run.isShown).sort(compareRuns);
+  return [...kept, ...others].slice(0, USUALLY_SHOWN).sort(compareRuns);
+}
+
+/** Colours stay with a run as long as it is drawn. */
+function choose() {
+  const { view } = page;
+  const listed = page.runs.filter((run) => run.summary);
+  const wanted = view.shown
+    ? listed.filter((run) => view.shown.includes(run.name))
+    : usualRuns(listed);
+  if (view.shown) wanted.sort((a, b) => view.shown.indexOf(a.name) - view.shown.indexOf(b.name));
+  page.notDrawn = wanted.splice(MOST_SHOWN);
+  for (const run of page.runs) {
+    run.isShown = wanted.includes(run);
+    if (!run.isShown) run.slot = null;
+  }
+  const taken = new Set(wanted.map((run) => run.slot));
+  for (const run of wanted) {
+    for (let slot = 0; run.slot === null; slot += 1) {
+      if (taken.has(slot)) continue;
+      run.slot = slot;
+      taken.add(slot);
+    }
+    run.color = `c${run.slot % NUM_COLORS} d${Math.floor(run.slot / NUM_COLORS) % NUM_DASHES}`;
+  }
+  page.shown = wanted.filter((run) => run.data);
+  const named = page.runs.find((run) => run.name === view.focus && run.summary);
+  const kept = page.focus?.isShown ? page.focus : null;
+  page.focus = named ?? kept ?? wanted[0] ?? [...listed].sort(compareRuns)[0] ?? null;
+}
+
+/** What is chosen from now on, not by the page. */
+function keepChoice() {
+  page.view.shown ??= page.runs.filter((run) => run.isShown).map((run) => run.name);
+}
+
+const actions = {
+  toggle(runs, isShown) {
+    keepChoice();
+    const names = new Set(runs.map((run) => run.name));
+    const others = page.view.shown.filter((name) => !names.has(name));
+    page.view.shown = isShown ? [...others, ...names] : others;
+    changed();
+  },
+  focus(run) {
+    page.view.focus = run.name;
+    page.view.log = "";
+    changed();
+  },
+  sort(text) {
+    page.view.sort = text;
+    changed();
+  },
+  zoom(axis, from, to) {
+    page.view.zoom = { axis, from, to };
+    changed();
+  },
+  reset() {
+    page.view.zoom = null;
+    changed();
+  },
+  scale(title, isLog) {
+    if (isLog) page.view.logScales.add(title);
+    else page.view.logScales.delete(title);
+    changed();
+  },
+  point(source, x) {
+    for (const chart of page.charts.values()) {
+      if (chart.spec.axis === source.spec.axis) chart.showCross(x);
+    }
+  },
+  openLog(run) {
+    actions.focus(run);
+    page.scrollsToLog = true;
+  },
+};
+
+/** The user has changed what is shown. */
+function changed() {
+  writeAddress(page.view);
+  show();
+  refresh();
+}
 
 // --- charts ------------------------------------------------------------------
 
-/** Round numbers between two, about `count`; bytes are round in their units. */
-function ticks(low, high, count, isBytes = false) {
-  const unit = isBytes ? 1024 ** Math.max(Math.floor(Math.log(high) / Math.log(1024)), 0) : 1;
-  const rough = (high - low) / unit / Math.max(count, 1);
-  if (!(rough > 0)) return [low];
-  const power = 10 ** Math.floor(Math.log10(rough));
-  return multiples(low, high, unit * power * [1, 2, 5, 10].find((one) => one * power >= rough * 0.999));
-}
-
-function timeTicks(low, high, count) {
-  const rough = (high - low) / Math.max(count, 1);
-  const steps = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 21600, 43200, 86400];
-  return multiples(low, high, steps.find((one) => one >= rough) ?? 86400 * Math.ceil(rough / 86400));
-}
-
-function multiples(low, high, step) {
-  const found = [];
-  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i += 1) found.push(i * step);
-  return found;
-}
-
-/** Runs of neighbours that are there, as pairs of begin and end. */
-function stretches(size, isThere) {
-  const found = [];
-  let begin = -1;
-  for (let i = 0; i <= size; i += 1) {
-    const here = i < size && isThere(i);
-    if (here && begin < 0) begin = i;
-    if (!here && begin >= 0) { found.push([begin, i]); begin = -1; }
-  }
-  return found;
-}
-
-/**
- * One card. `update` takes
- *   series: [{name, color, x, y, low, high}], lines; with `low` and `high` a band around each
- *   stack: the same series lie upon each other
- *   marks: [{x, event}], format, formatX, fromZero, bad, scalable
- */
-class Chart {
-  constructor(title, isWide) {
-    this.title = make("b", "", title);
-    this.note = make("small");
-    this.scale = make("button", "", "log");
-    this.scale.type = "button";
-    this.scale.title = "logarithmic scale";
-    this.scale.addEventListener("click", () => {
-      this.isLog = !this.isLog;
-      this.render();
-    });
-    this.key = make("div", "key");
-    this.plot = make("div", "plot");
-    this.tip = make("div", "tip");
-    this.tip.hidden = true;
-    this.root = make("div", isWide ? "card wide" : "card",
-      make("h3", "", this.title, this.note, this.scale), this.key, this.plot, this.tip);
-    this.plot.addEventListener("pointermove", (event) => this.point(event));
-    this.plot.addEventListener("pointerdown", (event) => this.point(event));
-    this.plot.addEventListener("pointerleave", () => this.unpoint());
-  }
-
-  update(spec) {
-    this.spec = spec;
-    this.note.textContent = spec.bad ?? spec.note ?? "";
-    this.note.className = spec.bad ? "bad" : "";
-    this.scale.hidden = !spec.scalable;
-    this.key.replaceChildren(...spec.series.map((one) => {
-      const text = `${one.name} ${spec.format(last(one.y))}`;
-      return make("span", one.color, make("i"), text);
-    }));
-    this.render();
-  }
-
-  /** Series as they are drawn: those of a stack lie on the ones before. */
-  layers() {
-    if (!this.spec.stack) return this.spec.series;
-    let floor = null;
-    return this.spec.series.map((one) => {
-      const low = floor ?? one.y.map((value) => isNumber(value) ? 0 : null);
-      const high = one.y.map((value, i) => isNumber(value) ? low[i] + value : null);
-      floor = high;
-      return { ...one, low, high };
-    });
-  }
-
-  range(layers) {
-    let [left, right, low, high] = [Infinity, -Infinity, Infinity, -Infinity];
-    for (const one of layers) {
-      for (let i = 0; i < one.x.length; i += 1) {
-        left = Math.min(left, one.x[i]);
-        right = Math.max(right, one.x[i]);
-        for (const value of [this.spec.stack ? null : one.y[i], one.low?.[i], one.high?.[i]]) {
-          if (!isNumber(value) || (this.isLog && value <= 0)) continue;
-          low = Math.min(low, value);
-          high = Math.max(high, value);
-        }
-      }
-    }
-    if (!(left <= right) || !(low <= high)) return null;
-    if (left === right) { left -= 0.5; right += 0.5; }
-    if (this.isLog) {
-      low = Math.log10(low);
-      high = Math.log10(high);
-    } else if (this.spec.stack || this.spec.fromZero) {
-      low = Math.min(low, 0);
-      high = Math.max(high, Number.MIN_VALUE);
-    }
-    const space = (high - low) * 0.06 || Math.abs(high) * 0.1 || 0.5;
-    return { left, right, low: low === 0 && !this.isLog ? 0 : low - space, high: high + space };
-  }
-
-  render() {
-    this.scale.setAttribute("aria-pressed", String(Boolean(this.isLog)));
-    const width = this.plot.clientWidth || 400;
-    const height = this.plot.clientHeight || 190;
-    const layers = this.layers();
-    const range = this.range(layers);
-    const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": this.title.textContent });
-    this.plot.replaceChildren(svg);
-    this.map = null;
-    if (!range) {
-      svg.append(draw("text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, "no data yet"));
-      return;
-    }
-    const box = { left: 58, right: width - 8, top: 8, bottom: height - 22 };
-    const toX = (x) => box.left + (x - range.left) / (range.right - range.left) * (box.right - box.left);
-    const toY = (y) => {
-      const value = this.isLog ? Math.log10(Math.max(y, Number.MIN_VALUE)) : y;
-      return box.bottom - (value - range.low) / (range.high - range.low) * (box.bottom - box.top);
-    };
-    this.map = { box, range, toX, toY };
-    this.drawAxes(svg, box, range, toX, toY);
-    const at = (one, values, i) => `${toX(one.x[i]).toFixed(1)} ${toY(values[i]).toFixed(1)}`;
-    for (const one of layers) {
-      if (one.low) {
-        const isThere = (i) => isNumber(one.low[i]) && isNumber(one.high[i]);
-        const path = stretches(one.x.length, isThere).map(([begin, end]) => {
-          const there = [...Array(end - begin).keys()].map((i) => i + begin);
-          const up = there.map((i) => at(one, one.high, i));
-          const down = there.reverse().map((i) => at(one, one.low, i));
-          return `M${up.join("L")}L${down.join("L")}Z`;
-        }).join("");
-        svg.append(draw("path", { class: `${this.spec.stack ? "stack" : "band"} ${one.color}`, d: path }));
-      }
-      if (!this.spec.stack) {
-        const isThere = (i) => isNumber(one.y[i]) && !(this.isLog && one.y[i] <= 0);
-        const path = stretches(one.x.length, isThere).map(([begin, end]) => {
-          const points = [];
-          for (let i = begin; i < end; i += 1) points.push(at(one, one.y, i));
-          return `M${points.join("L")}${points.length === 1 ? "h.01" : ""}`;
-        }).join("");
-        svg.append(draw("path", { class: `line ${one.color}`, d: path }));
-      }
-    }
-    this.drawMarks(svg, box, range, toX);
-    this.cross = draw("line", { class: "cross", y1: box.top, y2: box.bottom, visibility: "hidden" });
-    svg.append(this.cross);
-  }
-
-  drawAxes(svg, box, range, toX, toY) {
-    const lines = this.isLog
-      ? logTicks(range.low, range.high)
-      : ticks(range.low, range.high, (box.bottom - box.top) / 32, this.spec.format === bytes);
-    for (const value of lines) {
-      const y = toY(value);
-      svg.append(draw("line", { class: "grid", x1: box.left, x2: box.right, y1: y, y2: y }),
-        draw("text", { x: box.left - 6, y: y + 4, "text-anchor": "end" }, this.spec.format(value)));
-    }
-    const isTime = this.spec.formatX === duration;
-    const count = (box.right - box.left) / 62;
-    for (const value of isTime ? timeTicks(range.left, range.right, count) : ticks(range.left, range.right, count)) {
-      if (!isTime && !Number.isInteger(value)) continue;
-      const x = toX(value);
-      const anchor = x > box.right - 24 ? "end" : "middle";
-      svg.append(draw("text", { x, y: box.bottom + 16, "text-anchor": anchor }, this.spec.formatX(value)));
-    }
-  }
-
-  drawMarks(svg, box, range, toX) {
-    let before = -Infinity;
-    for (const mark of this.spec.marks ?? []) {
-      if (mark.x < range.left || mark.x > range.right) continue;
-      if (mark.event === "checkpoint") {
-        if (toX(mark.x) < before + 10) continue; // They would be one blot.
-        before = toX(mark.x);
-      }
-      const x = toX(mark.x).toFixed(1);
-      const shape = mark.event === "checkpoint"
-        ? draw("path", { class: "saved", d: `M${x} ${box.bottom - 8}l4 8h-8z` })
-        : draw("line", { class: `mark ${mark.event === "finish" ? "finish" : ""}`, x1: x, x2: x, y1: box.top, y2: box.bottom });
-      shape.append(draw("title", {}, mark.event));
-      svg.append(shape);
-    }
-  }
-
-  point(event) {
-    if (!this.map) return;
-    const { box, range } = this.map;
-    const frame = this.plot.getBoundingClientRect();
-    const along = (event.clientX - frame.left - box.left) / (box.right - box.left);
-    const wanted = range.left + Math.min(Math.max(along, 0), 1) * (range.right - range.left);
-    let nearest = null;
-    for (const one of this.spec.series) {
-      for (const x of one.x) {
-        if (nearest === null || Math.abs(x - wanted) < Math.abs(nearest - wanted)) nearest = x;
-      }
-    }
-    const rows = this.spec.series.map((one) => {
-      let best = 0;
-      for (let i = 1; i < one.x.length; i += 1) {
-        if (Math.abs(one.x[i] - nearest) < Math.abs(one.x[best] - nearest)) best = i;
-      }
-      const spread = one.low && !this.spec.stack && one.low[best] !== one.high[best]
-        ? ` (${this.spec.format(one.low[best])} to ${this.spec.format(one.high[best])})` : "";
-      return make("div", one.color, make("i"), make("span", "", one.name),
-        make("b", "", this.spec.format(one.y[best]) + spread));
-    });
-    this.tip.replaceChildren(make("div", "", make("span", "", this.spec.formatX(nearest))), ...rows);
-    this.tip.hidden = false;
-    const x = this.map.toX(nearest);
-    this.cross.setAttribute("x1", x);
-    this.cross.setAttribute("x2", x);
-    this.cross.setAttribute("visibility", "visible");
-    const isRight = x > this.plot.clientWidth / 2;
-    this.tip.style.top = `${this.plot.offsetTop + 6}px`;
-    this.tip.style.left = isRight ? "" : `${this.plot.offsetLeft + x + 12}px`;
-    this.tip.style.right = isRight ? `${this.root.clientWidth - this.plot.offsetLeft - x + 12}px` : "";
-  }
-
-  unpoint() {
-    this.tip.hidden = true;
-    this.cross?.setAttribute("visibility", "hidden");
-  }
-}
-
-function logTicks(low, high) {
-  const found = [];
-  for (let power = Math.floor(low); power <= Math.ceil(high); power += 1) {
-    for (const digit of high - low > 3 ? [1] : [1, 2, 5]) {
-      const exponent = power + Math.log10(digit);
-      if (exponent >= low && exponent <= high) found.push(digit * 10 ** power);
-    }
-  }
-  return found;
-}
-
-// --- what is shown -----------------------------------------------------------
-
-const page = { runs: [], focus: 0, axis: "step", charts: new Map(), log: "", isLost: false };
-
-const shownRuns = () => page.runs.filter((run) => run.isShown && run.data);
-const focused = () => page.runs[page.focus];
-
-/** The chart of this key in its place, made where there is none; others go. */
+/** The chart of this key in its place, made if it does not exist; others go. */
 function layCharts(place, wanted) {
   const keys = new Set(wanted.map(([key]) => key));
   for (const [key, chart] of page.charts) {
@@ -350,10 +129,10 @@ function layCharts(place, wanted) {
   for (const [key, title, spec, isWide] of wanted) {
     let chart = page.charts.get(key);
     if (!chart) {
-      chart = new Chart(title, isWide);
-      chart.place = place;
+      chart = new Chart(title, isWide, actions);
       page.charts.set(key, chart);
     }
+    chart.place = place;
     const expected = before ? before.nextSibling : place.firstChild;
     if (chart.root !== expected) place.insertBefore(chart.root, expected);
     before = chart.root;
@@ -368,69 +147,117 @@ function marksOf(run, axis) {
     .filter((mark) => isNumber(mark.x));
 }
 
-function metricOrder(name) {
-  const lower = name.toLowerCase();
-  if (lower.includes("loss")) return 0;
-  if (lower === "lr" || lower.includes("learning_rate")) return 1;
-  return 2;
+const zoomOf = (axis) => page.view.zoom?.axis === axis ? [page.view.zoom.from, page.view.zoom.to] : null;
+
+/** The points of a metric: those of the range, if they have come. */
+function seriesOf(run, name) {
+  const { axis } = page.view;
+  const all = run.data.metrics.find((one) => one.name === name);
+  if (!all) return null;
+  const isDetail = zoomOf(axis) && run.detail?.metrics && run.detail.key === detailKey(run);
+  const metric = isDetail ? run.detail.metrics.find((one) => one.name === name) : all;
+  const bad = {};
+  for (const [i, kind, count] of metric?.bad ?? []) (bad[i] ??= []).push([kind, count]);
+  return {
+    name: run.name, color: run.color, last: all.last, bad,
+    x: metric?.[axis] ?? [], xLast: metric?.[`last_${axis}`], y: metric?.mean ?? [],
+    low: metric?.low, high: metric?.high, count: metric?.count,
+  };
+}
+
+function metricChart(name, runs) {
+  const { axis, smooth, logScales } = page.view;
+  const series = runs.map((run) => seriesOf(run, name)).filter(Boolean);
+  if (runs.length === 1 && page.runs.length === 1) series[0].name = "latest";
+  const bad = runs.map((run) => [run, run.data.metrics.find((one) => one.name === name)]).find(([, metric]) => metric?.bad.length);
+  return [`metric ${name}`, name, {
+    series, axis, smooth, format: number, scalable: true, isLog: logScales.has(name), zoom: zoomOf(axis),
+    bad: bad && describeBad(bad[1]),
+    marks: runs.length === 1 ? marksOf(runs[0], axis) : [],
+  }];
+}
+
+const groupOf = (name) => name.includes("/") ? name.slice(0, name.indexOf("/")) : "";
+
+function isFound(name) {
+  const words = page.view.search.toLowerCase().split(/\s+/);
+  return words.every((word) => name.toLowerCase().includes(word));
 }
 
 function showMetrics(runs) {
-  const names = [...new Set(runs.flatMap((run) => run.data.metrics.map((metric) => metric.name)))];
-  names.sort((a, b) => metricOrder(a) - metricOrder(b) || a.localeCompare(b));
-  layCharts(byId("metrics"), names.map((name) => {
-    const series = [];
-    let bad;
-    for (const run of runs) {
-      const metric = run.data.metrics.find((one) => one.name === name);
-      if (!metric) continue;
-      if (metric.bad) bad = `${metric.bad.value} at step ${metric.bad.step}`;
-      series.push({
-        name: runs.length > 1 ? run.name : "latest", color: run.color,
-        x: metric[page.axis], y: metric.mean, low: metric.low, high: metric.high,
+  const names = [...new Set(runs.flatMap((run) => run.data.metrics.map((metric) => metric.name)))].filter(isFound);
+  names.sort(compareMetrics);
+  const groups = new Map();
+  for (const name of names) {
+    const group = groupOf(name);
+    if (!groups.has(group)) groups.set(group, []);
+    groups.get(group).push(name);
+  }
+  // What has no prefix comes first, without a heading.
+  const ordered = [...groups].sort(([a], [b]) => (a !== "") - (b !== "") || a.localeCompare(b));
+  const place = byId("metrics");
+  for (const one of [...place.children]) {
+    if (!groups.has(one.dataset.group)) {
+      layCharts(one.querySelector(".charts"), []);
+      one.remove();
+    }
+  }
+  for (const [i, [group, members]] of ordered.entries()) {
+    let section = [...place.children].find((one) => one.dataset.group === group);
+    if (!section) {
+      section = make("details", group ? "" : "plain", make("summary"), make("div", "charts"));
+      section.dataset.group = group;
+      section.open = !page.view.closed.has(group);
+      section.addEventListener("toggle", () => {
+        if (section.open === !page.view.closed.has(group)) return;
+        if (section.open) page.view.closed.delete(group);
+        else page.view.closed.add(group);
+        writeAddress(page.view);
+        show();
       });
     }
-    const spec = {
-      series, bad, format: number, scalable: true,
-      formatX: page.axis === "time" ? duration : (step) => number(step),
-      marks: runs.length === 1 ? marksOf(runs[0], page.axis) : [],
-    };
-    return [`metric ${name}`, name, spec];
-  }));
+    // What moves loses the keyboard's focus and the pointer.
+    if (place.children[i] !== section) place.insertBefore(section, place.children[i] ?? null);
+    section.querySelector("summary").textContent = `${group} (${members.length})`;
+    layCharts(section.querySelector(".charts"), section.open ? members.map((name) => metricChart(name, runs)) : []);
+  }
 }
 
-/** The lines of one quantity: of ranks where one run has few, else medians. */
+/** Cells of the ranks' grid, as points. */
+function cellsOf(ranks) {
+  return { x: ranks.time.map((time) => time - ranks.width / 2), xLast: ranks.time.map((time) => time + ranks.width / 2) };
+}
+
+const lastOf = (values) => values.findLast(isNumber) ?? null;
+
+/** The lines of one quantity: of ranks if one run has few, else medians. */
 function rankSeries(runs, quantity) {
   const isOne = runs.length === 1;
   return runs.flatMap((run) => {
-    const ranks = run.data.ranks;
-    if (!ranks) return [];
+    const { ranks, slow, num_ranks } = run.data;
     const found = ranks[quantity];
-    const slow = run.data.slow;
-    const x = ranks.time;
+    const cells = cellsOf(ranks);
     if (found.lines && isOne) {
       return found.lines.map((line, i) => ({
-        name: `rank ${line.rank}`, color: slow?.rank === line.rank ? "slow" : `c${i % NUM_COLORS}`,
-        x, y: line.values,
+        name: `rank ${line.rank}`, color: slow?.rank === line.rank ? "slow" : `c${i % NUM_COLORS}`, ...cells, y: line.values,
       }));
     }
     if (found.lines) {
       const at = (i, choose) => choose(found.lines.map((line) => line.values[i]).filter(isNumber));
-      const each = (choose) => x.map((_, i) => at(i, choose));
+      const each = (choose) => ranks.time.map((_, i) => at(i, choose));
       return [{
-        name: run.name, color: run.color, x, y: each(median),
+        name: run.name, color: run.color, ...cells, y: each(median),
         low: each((values) => values.length ? Math.min(...values) : null),
         high: each((values) => values.length ? Math.max(...values) : null),
       }];
     }
     const spread = {
-      name: isOne ? `median of ${run.data.num_ranks} ranks` : run.name,
-      color: run.color, x, y: found.median, low: found.low, high: found.high,
+      name: isOne ? `median of ${num_ranks} ranks` : run.name,
+      color: run.color, ...cells, y: found.median, low: found.low, high: found.high,
     };
-    const named = isOne && found.slow
-      ? [{ name: `rank ${found.slow.rank}`, color: "slow", x, y: found.slow.values }] : [];
+    const named = isOne && found.slow ? [{ name: `rank ${found.slow.rank}`, color: "slow", ...cells, y: found.slow.values }] : [];
     return [spread, ...named];
-  }).filter((one) => one.y.some(isNumber));
+  }).filter((one) => one.y.some(isNumber)).map((one) => ({ ...one, last: lastOf(one.y) }));
 }
 
 const QUANTITIES = [
@@ -446,200 +273,199 @@ const QUANTITIES = [
 
 function showSteps(runs) {
   const withRanks = runs.filter((run) => run.data.ranks);
-  byId("steps-section").hidden = withRanks.length === 0;
+  const { focus } = page;
   const wanted = [];
-  for (const run of withRanks) {
-    const { time, parts } = run.data.ranks;
+  const zoom = zoomOf("time");
+  if (focus.data?.ranks) {
+    const { parts, width } = focus.data.ranks;
     const series = Object.keys(PARTS)
       .filter((part) => parts[part].some((value) => value > 0))
-      .map((part) => ({ name: PARTS[part], color: part, x: time, y: parts[part] }));
-    const spec = {
-      series, stack: true, format: seconds, formatX: duration, marks: marksOf(run, "time"),
-      note: "by phase, averaged over ranks",
-    };
-    const title = withRanks.length > 1 ? `Step time: ${run.name}` : "Step time";
-    wanted.push([`parts ${run.index}`, title, spec, true]);
+      .map((part) => ({ name: PARTS[part], color: part, ...cellsOf(focus.data.ranks), y: parts[part], last: lastOf(parts[part]) }));
+    const title = page.runs.length > 1 ? `Step time: ${focus.name}` : "Step time";
+    wanted.push([`parts ${focus.index}`, title, {
+      series, stack: true, axis: "time", zoom, format: seconds, tipFormat: seconds, marks: marksOf(focus, "time"),
+      note: `by phase; averaged over ranks and ${seconds(width)}`,
+    }, true]);
   }
+  byId("steps-section").hidden = withRanks.length === 0 && wanted.length === 0;
+  byId("steps-of").textContent = withRanks.length > 1 ? "medians over ranks" : "";
   for (const [quantity, title, note, format] of QUANTITIES) {
     const series = rankSeries(withRanks, quantity);
     if (!series.length) continue;
-    const spec = {
-      series, note, format, formatX: duration, fromZero: true,
+    wanted.push([`rank ${quantity}`, title, {
+      series, note, format, tipFormat: format, axis: "time", zoom, fromZero: true,
       marks: withRanks.length === 1 ? marksOf(withRanks[0], "time") : [],
-    };
-    wanted.push([`rank ${quantity}`, title, spec]);
+    }]);
   }
   layCharts(byId("steps"), wanted);
 }
 
-function showNotes(runs) {
-  const notes = [];
-  if (page.isLost) notes.push("Disconnected: accelerate watch was stopped. Showing the last data received");
-  else if (page.runs.length === 0) notes.push("No runs yet. Waiting for the first one");
-  for (const run of runs) {
-    const { slow, state, silent, metrics, num_left_out } = run.data;
-    const name = page.runs.length > 1 ? `${run.name}: ` : "";
-    if (slow) {
-      const place = slow.host ? ` on ${slow.host}` : "";
-      const part = slow.part ? `, mostly in ${PARTS[slow.part] ?? slow.part}` : "";
-      notes.push(`${name}Rank ${slow.rank}${place} is slow: ${seconds(slow.own)} per step ` +
-        `against ${seconds(slow.median)} on the others${part}`);
-    }
-    if (state === "silent") notes.push(`${name}No data for ${duration(silent)}: the run crashed or hangs`);
-    for (const metric of metrics) {
-      if (metric.bad) notes.push(`${name}${metric.name} was ${metric.bad.value} at step ${metric.bad.step}`);
-    }
-    if (num_left_out) notes.push(`${name}More than 100 metrics: ${num_left_out} values are not shown`);
+// --- the page ----------------------------------------------------------------
+
+function showControls() {
+  const { view } = page;
+  for (const button of byId("axis").children) button.setAttribute("aria-pressed", String(button.dataset.axis === view.axis));
+  byId("reset").hidden = !view.zoom;
+  for (const [id, value] of [["smooth", view.smooth], ["search", view.search], ["filter", view.filter]]) {
+    if (document.activeElement !== byId(id)) byId(id).value = value;
   }
-  byId("notes").replaceChildren(...notes.map((text) => make("p", "note", text)));
-}
-
-function showFigures(run) {
-  const { data } = run;
-  const saved = data.marks.filter((mark) => mark.event === "checkpoint").at(-1);
-  const starts = data.marks.filter((mark) => mark.event === "start").length;
-  const loss = data.metrics.filter((metric) => metricOrder(metric.name) === 0)[0];
-  const rates = data.table.map((row) => row.throughput);
-  const rows = [
-    [shownRuns().length > 1 ? run.name : "state", data.state, data.state],
-    ["step", number(data.step)],
-    [loss ? loss.name : "loss", loss ? number(last(loss.mean)) : "–"],
-    ["throughput", rates.length ? `${number(median(rates))} /s` : "–"],
-    ["time", duration(data.length)],
-    ["processes", number(data.num_processes)],
-    ["restarts", String(Math.max(starts - 1, 0))],
-    ["last checkpoint", saved ? `step ${number(saved.step)}` : "none"],
-  ];
-  byId("figures").replaceChildren(...rows.map(([name, value, names]) =>
-    make("div", "figure", make("span", "", name), make("b", names ?? "", value))));
-}
-
-function showRanks(run) {
-  const { table, slow } = run.data;
-  byId("ranks-section").hidden = table.length === 0;
-  const columns = [
-    ["rank", (row) => `rank ${row.rank}`], ["host", (row) => row.host || "–"],
-    ["steps", (row) => number(row.step)], ["step", (row) => seconds(row.step_time)],
-    ["work per step", (row) => seconds(row.own)], ["waiting for data", (row) => seconds(row.data_wait)],
-    ["utilisation", (row) => percent(row.busy)], ["cores", (row) => number(row.cpu)],
-    ["memory", (row) => bytes(row.memory)], ["device", (row) => bytes(row.device_memory)],
-    ["device busy", (row) => percent(row.device_busy)],
-    ["last update", (row) => `${duration(row.silent)} ago`],
-  ];
-  const rows = [...table].sort((a, b) => (b.rank === slow?.rank) - (a.rank === slow?.rank) || a.rank - b.rank);
-  byId("ranks").replaceChildren(
-    make("thead", "", make("tr", "", ...columns.map(([name]) => make("th", "", name)))),
-    make("tbody", "", ...rows.map((row) => make("tr", row.rank === slow?.rank ? "slow" : "",
-      ...columns.map(([, text]) => make("td", "", text(row)))))));
-}
-
-function showSettings(runs) {
-  const names = [...new Set(runs.flatMap((run) => run.data.configuration.map(([name]) => name)))];
-  byId("settings-section").hidden = names.length === 0;
-  const head = make("tr", "", make("th", "", ""), ...runs.map((run) => make("th", "", run.name)));
-  const rows = names.map((name) => {
-    const values = runs.map((run) => (run.data.configuration.find(([one]) => one === name) ?? ["", "–"])[1]);
-    const differs = values.some((value) => value !== values[0]);
-    return make("tr", differs ? "differs" : "", make("td", "", name), ...values.map((value) => make("td", "", value)));
-  });
-  byId("settings").replaceChildren(make("thead", "", head), make("tbody", "", ...rows));
-}
-
-async function showLog(run) {
-  const { logs } = run.data;
-  byId("log-section").hidden = logs.length === 0;
-  const choice = byId("log-choice");
-  const names = logs.map((log) => `rank ${log.rank} ${log.stream}` + (log.attempt ? `, attempt ${log.attempt}` : ""));
-  const chosen = Math.max(choice.selectedIndex, 0);
-  if (names.join("\n") !== [...choice.options].map((option) => option.textContent).join("\n")) {
-    choice.replaceChildren(...names.map((name) => make("option", "", name)));
-    choice.selectedIndex = Math.min(chosen, names.length - 1);
-  }
-  if (!logs.length) return;
-  const text = await ask(`log?run=${run.index}&log=${Math.max(choice.selectedIndex, 0)}`, "text");
-  const pre = byId("log");
-  if (text === null || text === page.log) return;
-  const isAtEnd = pre.scrollTop + pre.clientHeight >= pre.scrollHeight - 4;
-  page.log = text;
-  pre.textContent = text;
-  if (isAtEnd) pre.scrollTop = pre.scrollHeight;
-}
-
-function showRuns() {
-  byId("runs").replaceChildren(...page.runs.map((run) => {
-    const state = run.data?.state ?? "";
-    const button = make("button", `run ${run.color}`, make("i"), make("b", "", run.name), make("em", state, state));
-    button.type = "button";
-    button.title = run.folder;
-    button.style.color = "var(--color)";
-    button.setAttribute("aria-pressed", String(run.isShown));
-    button.addEventListener("click", () => {
-      run.isShown = !run.isShown || shownRuns().length === 1;
-      page.focus = run.isShown ? run.index : page.runs.findIndex((one) => one.isShown);
-      refresh();
-    });
-    return button;
-  }));
+  byId("smooth-value").textContent = view.smooth;
+  document.body.classList.toggle("lost", page.isLost);
 }
 
 function show() {
-  showRuns();
-  const runs = shownRuns();
-  const run = focused();
-  showNotes(runs);
-  if (!run?.data) return;
-  document.title = `${run.name} – accelerate watch`;
-  const hasMarks = runs.length === 1 && run.data.marks.length > 1;
+  choose();
+  showControls();
+  showWaiting(page);
+  showNotes(page, actions);
+  if (!page.runs.length) return;
+  showRunTable(page, actions);
+  const run = page.focus;
+  document.title = run ? `${run.name} – accelerate watch` : "accelerate watch";
+  const hasMarks = page.shown.length === 1 && page.shown[0].data.marks.length > 1;
   byId("marks-key").textContent = hasMarks ? "▲ checkpoint   ┆ restart, resume, end" : "";
-  byId("steps-of").textContent = runs.length > 1 ? "medians over ranks" : "";
-  showFigures(run);
-  showMetrics(runs);
-  showSteps(runs);
-  showRanks(run);
-  showSettings(runs);
+  showMetrics(page.shown);
+  if (!run?.data) return;
+  showFigures(page);
+  showSteps(page.shown);
+  showRanks(page);
+  showSettings(page.shown.length ? page.shown : [run]);
 }
 
-// --- what is asked -----------------------------------------------------------
+/** At most once for each picture. */
+function showSoon() {
+  page.drawing ??= requestAnimationFrame(() => { page.drawing = null; show(); });
+}
 
-async function ask(path, kind) {
+async function request(path) {
   try {
     const answer = await fetch(path, { credentials: "same-origin", cache: "no-store" });
     page.isLost = false;
-    return answer.ok ? await answer[kind]() : null;
+    return answer;
   } catch {
     page.isLost = true;
+    page.nextShow = 0;
     return null;
   }
 }
 
+async function ask(path, kind = "json") {
+  const answer = await request(path);
+  return answer?.ok ? answer[kind]().catch(() => null) : null;
+}
+
+function takeList(list) {
+  Object.assign(page, {
+    version: list.version, now: list.now, folders: list.folders, isListed: true,
+    leftOut: list.left_out, numLeftOut: list.num_left_out, isBehind: list.is_behind,
+  });
+  for (const [index, { name, folder, summary }] of list.runs.entries()) {
+    const run = page.runs[index] ??= { index, name, state: "empty", data: null, detail: null, slot: null, isShown: false };
+    if (!summary) continue;
+    Object.assign(run, { folder, summary, state: summary.state, isStale: true });
+    run.settings = new Map(summary.configuration);
+    run.metrics = new Map(summary.metrics.map((metric) => [metric.name, metric]));
+  }
+}
+
+const detailKey = (run) => JSON.stringify([page.view.zoom, run.data.version]);
+
+/** The range of the zoom, read from the file again. */
+async function fetchDetail(run) {
+  const { zoom, axis } = page.view;
+  if (!zoom || zoom.axis !== axis || run.detail?.key === detailKey(run)) return;
+  const key = detailKey(run);
+  const margin = MARGIN * (zoom.to - zoom.from);
+  const found = await ask(`range?run=${run.index}&axis=${axis}&from=${zoom.from - margin}&to=${zoom.to + margin}`);
+  if (found) run.detail = { key, metrics: found.metrics };
+}
+
+/** Whether there was something new to show. */
+async function fetchRun(run) {
+  const isWanted = run.isStale || !run.data || run.data.is_behind || (page.view.zoom && run.detail?.key !== detailKey(run));
+  if (!isWanted) return false;
+  run.isStale = false;
+  const since = run.data ? `&since=${run.data.version}` : "";
+  const found = await ask(`run?run=${run.index}${since}`);
+  if (!found) return false;
+  run.state = found.state;
+  if (found.metrics) run.data = found;
+  await fetchDetail(run);
+  showSoon();
+  return true;
+}
+
 async function refresh() {
-  const list = await ask("runs", "json");
-  for (const [index, { name, folder }] of (list?.runs ?? []).entries()) {
-    if (page.runs[index]) continue;
-    // Several folders were given to be compared, up to the number of colours.
-    page.runs[index] = { index, name, folder, color: `c${index % NUM_COLORS}`, isShown: index < NUM_COLORS, data: null };
-  }
-  for (const run of page.runs.filter((one) => one.isShown)) {
-    run.data = (await ask(`run?run=${run.index}`, "json")) ?? run.data;
-  }
-  show();
-  if (focused()?.data) await showLog(focused());
+  if (page.isBusy) { page.isAgain = true; return; }
+  page.isBusy = true;
+  do {
+    page.isAgain = false;
+    const list = await ask(`runs?since=${page.version}`);
+    if (list) takeList(list);
+    choose();
+    const wanted = page.runs.filter((run) => run.isShown || run === page.focus);
+    wanted.sort((a, b) => (b === page.focus) - (a === page.focus) || a.slot - b.slot);
+    let isNew = false;
+    for (const run of wanted) {
+      isNew = await fetchRun(run) || isNew;
+      if (page.isAgain) break;
+    }
+    // Most lists of a long reading change only the table.
+    if (isNew || !page.runs.length || performance.now() > page.nextShow) {
+      page.nextShow = performance.now() + QUIET_MS;
+      show();
+    } else {
+      showNotes(page, actions);
+      showRunTable(page, actions);
+    }
+    if (page.focus?.data) await showLog(page, (path) => ask(path, "text"));
+    if (page.scrollsToLog && page.focus?.data) {
+      page.scrollsToLog = false;
+      byId("log-section").scrollIntoView();
+      byId("log").focus();
+    }
+  } while (page.isAgain);
+  page.isBusy = false;
 }
 
 async function keepFresh() {
   if (!document.hidden) await refresh();
-  const states = shownRuns().map((run) => run.data.state);
-  const pause = states.includes("reading") ? READING_MS : states.includes("running") ? LIVE_MS : QUIET_MS;
-  setTimeout(keepFresh, pause);
+  const states = page.runs.map((run) => run.state);
+  const isReading = page.isBehind || page.shown.some((run) => run.data.is_behind);
+  const isLive = states.includes("running") || page.runs.length === 0 || page.isLost;
+  setTimeout(keepFresh, isReading ? READING_MS : isLive ? LIVE_MS : QUIET_MS);
 }
 
 for (const button of byId("axis").children) {
   button.addEventListener("click", () => {
-    page.axis = button.dataset.axis;
-    for (const one of byId("axis").children) one.setAttribute("aria-pressed", String(one === button));
+    page.view.axis = button.dataset.axis;
+    changed();
+  });
+}
+for (const id of ["search", "filter"]) {
+  byId(id).addEventListener("input", (event) => {
+    page.view[id] = event.target.value;
+    writeAddress(page.view);
     show();
   });
 }
-byId("log-choice").addEventListener("change", () => { if (focused()?.data) showLog(focused()); });
+byId("filter").addEventListener("keydown", (event) => {
+  // Enter draws the runs that match.
+  if (event.key !== "Enter") return;
+  page.view.shown = page.runs.filter((run) => run.summary && isWanted(run, page.view.filter)).map((run) => run.name);
+  changed();
+});
+byId("smooth").addEventListener("input", (event) => {
+  page.view.smooth = Number(event.target.value);
+  writeAddress(page.view);
+  show();
+});
+byId("reset").addEventListener("click", actions.reset);
+byId("csv").addEventListener("click", () => saveValues(page.shown, request));
+byId("log-choice").addEventListener("change", (event) => {
+  page.view.log = event.target.selectedOptions[0].textContent;
+  changed();
+});
+addEventListener("hashchange", () => { page.view = readAddress(); changed(); });
 addEventListener("resize", () => { for (const chart of page.charts.values()) chart.render(); });
 keepFresh();

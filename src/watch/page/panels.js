@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is shown beside the charts: notes, figures, ranks, configuration, log.
+import { bytes, duration, exact, median, metricOrder, number, percent, seconds, whole } from "./format.js";
+import { byId, make, makeButton } from "./elements.js";
+import { stateText, STATES } from "./run_table.js";
+
+export const PARTS = {
+  data: "waiting for data", forward: "forward", backward: "backward",
+  communication: "waiting for ranks", optimizer: "optimizer", checkpoint: "checkpoints",
+  captured: "captured step", other: "your own code",
+};
+const MOST_FAILURES = 3;
+const MOST_NOTES = 12;
+
+export function describeExit(exit) {
+  const who = exit.rank === null ? "" : `rank ${exit.rank}${exit.host ? ` on ${exit.host}` : ""} `;
+  return who + exit.how + (exit.error ? `: ${exit.error}` : "");
+}
+
+/** "NaN at step 12": the first value of a metric that is not finite. */
+export function describeBad(metric) {
+  const [, kind, , step] = metric.bad[0];
+  return `${kind} at step ${whole(step)}`;
+}
+
+export function showNotes(page, actions) {
+  const notes = [];
+  const alarm = (text, ...more) => notes.push(make("p", "note alarm", text, ...more));
+  const remark = (text) => notes.push(make("p", "note", text));
+  if (page.isLost) alarm("Disconnected: accelerate watch was stopped. Showing the last data received");
+  const prefix = (run) => page.runs.length > 1 ? `${run.name}: ` : "";
+  const failed = page.runs.filter((run) => run.state === "failed");
+  for (const run of failed.slice(0, MOST_FAILURES)) {
+    alarm(`${prefix(run)}${describeExit(run.summary.exit)} `, makeButton("plain link", "Show its log", () => actions.openLog(run)));
+  }
+  if (failed.length > MOST_FAILURES) alarm(`${failed.length - MOST_FAILURES} more runs failed: see the table`);
+  if (page.numLeftOut) {
+    const more = page.numLeftOut - page.leftOut.length;
+    remark(`${page.numLeftOut} runs are not listed because there are more than ${page.runs.length}: ` +
+      page.leftOut.join(", ") + (more > 0 ? ` and ${more} more` : "") + ". Name fewer folders");
+  }
+  if (page.notDrawn.length) {
+    remark(`Not drawn, because ${page.shown.length} runs are: ${page.notDrawn.slice(0, 20).map((run) => run.name).join(", ")}` +
+      (page.notDrawn.length > 20 ? ` and ${page.notDrawn.length - 20} more` : ""));
+  }
+  for (const run of page.shown) {
+    const { slow, metrics, num_left_out } = run.data;
+    if (slow) {
+      const where = slow.host ? ` on ${slow.host}` : "";
+      const part = slow.part ? `, mostly in ${PARTS[slow.part] ?? slow.part}` : "";
+      alarm(`${prefix(run)}Rank ${slow.rank}${where} is slow: ${seconds(slow.own)} per step ` +
+        `against ${seconds(slow.median)} on the others${part}`);
+    }
+    if (run.state === "silent") alarm(`${prefix(run)}No data for ${duration(page.now - run.summary.end)}: the run crashed or hangs`);
+    for (const metric of metrics) {
+      if (!metric.bad.length) continue;
+      const total = metric.bad.reduce((sum, [, , count]) => sum + count, 0);
+      alarm(`${prefix(run)}${metric.name} was ${describeBad(metric)}` + (total > 1 ? `; ${whole(total)} values are not finite` : ""));
+    }
+    if (num_left_out) remark(`${prefix(run)}More than 100 metrics: ${whole(num_left_out)} values are not shown`);
+  }
+  const hidden = notes.splice(MOST_NOTES);
+  if (hidden.length) remark(`and ${hidden.length} more notes`);
+  const box = byId("notes");
+  const text = notes.map((note) => note.textContent).join("\n");
+  // Read aloud only if something is new.
+  if (box.dataset.text !== text) box.replaceChildren(...notes);
+  box.dataset.text = text;
+}
+
+export function showFigures(page) {
+  const { focus: run } = page;
+  const { data } = run;
+  const saved = data.marks.filter((mark) => mark.event === "checkpoint").at(-1);
+  const starts = data.marks.filter((mark) => mark.event === "start").length;
+  const loss = data.metrics.filter((metric) => metricOrder(metric.name) === 0)[0];
+  const rates = data.table.map((row) => row.throughput);
+  const rows = [
+    [page.runs.length > 1 ? run.name : "state", run.state === "silent" ? stateText(run, page.now) : STATES[run.state], run.state],
+    ["step", whole(data.step)],
+    [loss ? loss.name : "loss", loss ? exact(loss.last) : "–", typeof loss?.last === "string" ? "failed" : ""],
+    ["throughput", rates.length ? `${number(median(rates))} /s` : "–"],
+    ["time", duration(data.end - data.begin)],
+    ["processes", whole(data.num_processes)],
+    ["restarts", String(Math.max(starts - 1, 0))],
+    ["last checkpoint", saved ? `step ${whole(saved.step)}` : "none"],
+  ];
+  byId("figures").replaceChildren(...rows.map(([name, value, names]) => {
+    const figure = make("b", names ?? "", value);
+    figure.title = value;
+    return make("div", "figure", make("span", "", name), figure);
+  }));
+}
+
+function tableOf(columns, rows, rowNames) {
+  const head = make("tr", "", ...columns.map(([name]) => {
+    const cell = make("th", "", name);
+    cell.scope = "col";
+    return cell;
+  }));
+  const body = rows.map((row) => make("tr", rowNames(row), ...columns.map(([, text], i) => {
+    const cell = make(i === 0 ? "th" : "td", "", text(row));
+    if (i === 0) cell.scope = "row";
+    return cell;
+  })));
+  return [make("thead", "", head), make("tbody", "", ...body)];
+}
+
+export function showRanks(page) {
+  const { table, slow } = page.focus.data;
+  byId("ranks-section").hidden = table.length === 0;
+  byId("ranks-of").textContent = page.runs.length > 1 ? page.focus.name : "";
+  const failed = page.focus.summary.exit?.rank;
+  const columns = [
+    ["rank", (row) => `rank ${row.rank}`], ["host", (row) => row.host || "–"],
+    ["steps", (row) => whole(row.step)], ["step", (row) => seconds(row.step_time)],
+    ["work per step", (row) => seconds(row.own)], ["waiting for data", (row) => seconds(row.data_wait)],
+    ["utilisation", (row) => percent(row.busy)], ["cores", (row) => number(row.cpu)],
+    ["memory", (row) => bytes(row.memory)], ["device", (row) => row.device || "–"],
+    ["device memory", (row) => bytes(row.device_memory)], ["device busy", (row) => percent(row.device_busy)],
+    ["last update", (row) => `${duration(page.now - row.time)} ago`],
+  ];
+  const weight = (row) => (row.rank === failed ? 2 : 0) + (row.rank === slow?.rank ? 1 : 0);
+  const rows = [...table].sort((a, b) => weight(b) - weight(a) || a.rank - b.rank);
+  byId("ranks").replaceChildren(...tableOf(columns, rows, (row) => weight(row) ? "alarm" : ""));
+}
+
+export function showSettings(runs) {
+  const about = (run) => new Map([...run.data.origin,
+    ...[...new Set(run.data.table.map((row) => row.device).filter(Boolean))].map((device) => ["device", device])]);
+  const groups = [about, (run) => new Map(run.data.configuration)].map((values) => {
+    const found = runs.map(values);
+    const names = [...new Set(found.flatMap((one) => [...one.keys()]))];
+    return names.map((name) => [name, found.map((one) => one.get(name) ?? "–")]);
+  });
+  const rows = groups.flat();
+  byId("settings-section").hidden = rows.length === 0;
+  const columns = [["", (row) => row[0]], ...runs.map((run, i) => [run.name, (row) => row[1][i]])];
+  byId("settings").replaceChildren(...tableOf(columns, rows,
+    ([, values]) => values.some((value) => value !== values[0]) ? "differs" : ""));
+}
+
+/** The log of the rank that failed, else the first. */
+function usualLog(run) {
+  const { logs } = run.data;
+  const rank = run.summary.exit?.rank;
+  const of = logs.filter((log) => log.rank === rank);
+  return logs.indexOf(of.find((log) => log.stream === "stderr") ?? of[0] ?? logs[0]);
+}
+
+const logName = (log) => `rank ${log.rank} ${log.stream}` + (log.attempt ? `, attempt ${log.attempt}` : "");
+
+export async function showLog(page, ask) {
+  const { focus: run } = page;
+  const { logs } = run.data;
+  byId("log-section").hidden = logs.length === 0;
+  if (!logs.length) return;
+  byId("log-of").textContent = page.runs.length > 1 ? run.name : "";
+  const choice = byId("log-choice");
+  const names = logs.map(logName);
+  if (names.join("\n") !== [...choice.options].map((option) => option.textContent).join("\n")) {
+    choice.replaceChildren(...names.map((name) => make("option", "", name)));
+  }
+  const chosen = names.indexOf(page.view.log);
+  choice.selectedIndex = chosen >= 0 ? chosen : usualLog(run);
+  const text = await ask(`log?run=${run.index}&log=${choice.selectedIndex}`);
+  const pre = byId("log");
+  if (text === null || run !== page.focus || text === pre.textContent) return;
+  const isAtEnd = pre.scrollTop + pre.clientHeight >= pre.scrollHeight - 4;
+  pre.textContent = text || "(empty)";
+  if (isAtEnd) pre.scrollTop = pre.scrollHeight;
+}
+
+export function showWaiting(page) {
+  const isEmpty = page.runs.length === 0 && page.isListed;
+  byId("waiting").hidden = !isEmpty;
+  byId("content").hidden = page.runs.length === 0;
+  if (!isEmpty) return;
+  const folder = page.folders[0] ?? "runs";
+  const quoted = JSON.stringify(folder);
+  byId("waiting-folder").textContent = page.folders.join(", ");
+  byId("waiting-python").textContent =
+    `accelerator = Accelerator(log_with="jsonl", project_dir=${quoted})\n` +
+    'accelerator.init_trackers("first")\n' +
+    'accelerator.log({"loss": loss.item()}, step=step)   # in the loop\n' +
+    "accelerator.end_training()";
+  byId("waiting-cpp").textContent =
+    `accelerator.init_trackers("first", {.log_with = {"jsonl"}, .logging_dir = ${quoted}});\n` +
+    'accelerator.log({{"loss", loss}}, step);   // in the loop\n' +
+    "accelerator.end_training();";
+}

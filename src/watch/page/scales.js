@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Round numbers for axes, and what is drawn of a series.
+import { isNumber } from "./format.js";
+
+function multiples(low, high, step) {
+  // Plus 0: no tick is -0.
+  const found = [];
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i += 1) found.push(i * step + 0);
+  return found;
+}
+
+/** Round numbers between two, about `count`; bytes are round in their units. */
+export function ticks(low, high, count, isBytes = false) {
+  const unit = isBytes ? 1024 ** Math.max(Math.floor(Math.log(high) / Math.log(1024)), 0) : 1;
+  const rough = (high - low) / unit / Math.max(count, 1);
+  if (!(rough > 0)) return [low];
+  const power = 10 ** Math.floor(Math.log10(rough));
+  return multiples(low, high, unit * power * [1, 2, 5, 10].find((one) => one * power >= rough * 0.999));
+}
+
+export function timeTicks(low, high, count) {
+  const rough = (high - low) / Math.max(count, 1);
+  const steps = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 21600, 43200, 86400];
+  return multiples(low, high, steps.find((one) => one >= rough) ?? 86400 * Math.ceil(rough / 86400));
+}
+
+/** `low` and `high` are powers of ten. */
+export function logTicks(low, high) {
+  const found = [];
+  for (let power = Math.floor(low); power <= Math.ceil(high); power += 1) {
+    for (const digit of high - low > 3 ? [1] : [1, 2, 5]) {
+      const exponent = power + Math.log10(digit);
+      if (exponent >= low && exponent <= high) found.push(digit * 10 ** power);
+    }
+  }
+  return found;
+}
+
+/** Neighbours that one line connects, as pairs of begin and end. */
+export function stretches(size, isThere, isBreak = () => false) {
+  const found = [];
+  let begin = -1;
+  for (let i = 0; i <= size; i += 1) {
+    const here = i < size && isThere(i);
+    if (begin >= 0 && (!here || isBreak(i))) { found.push([begin, i]); begin = -1; }
+    if (here && begin < 0) begin = i;
+  }
+  return found;
+}
+
+/** Whether nothing was logged before a point for much longer than usual. */
+export function findBreaks(series) {
+  const distances = [];
+  for (let i = 1; i < series.x.length; i += 1) distances.push(series.x[i] - (series.xLast ?? series.x)[i - 1]);
+  if (distances.length < 8) return () => false;
+  const usual = [...distances].sort((a, b) => a - b)[Math.floor(distances.length / 2)];
+  const widths = series.x.map((x, i) => (series.xLast ?? series.x)[i] - x).sort((a, b) => a - b);
+  const limit = 5 * Math.max(usual, widths[Math.floor(widths.length / 2)]);
+  return (i) => i > 0 && distances[i - 1] > limit;
+}
+
+/**
+ * An exponential moving average, corrected for its beginning: after n values with the weight w,
+ * the sum is divided by 1 - w^n. What is not a number is left out.
+ */
+export function smoothed(values, weight) {
+  let [sum, scale] = [0, 1];
+  return values.map((value) => {
+    if (!isNumber(value)) return null;
+    sum = weight * sum + (1 - weight) * value;
+    scale *= weight;
+    return sum / (1 - scale);
+  });
+}
