@@ -84,7 +84,7 @@ void RunList::add(const std::filesystem::path& folder) {
 
 void RunList::read_on() {
   const auto deadline = std::chrono::steady_clock::now() + kReadingTime;
-  // Everybody's beginning and end come first.
+  // First the beginning and the end of every run.
   for (auto& entry : runs_) {
     if (entry.reader->version() == 0 && !entry.is_dropped) {
       entry.reader->refresh_metrics(kFirstBytes);
