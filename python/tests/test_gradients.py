@@ -735,33 +735,6 @@ def test_a_rank_that_skips_an_update_is_named(tmp_path):
         assert all("was called on rank" in text for text in gathering)
 
 
-def test_a_rank_that_catches_an_exception_alone_is_named(tmp_path):
-    script = """
-    def train(accelerator, model, optimizer):
-        for micro_batch in range(6):
-            try:
-                with accelerator.accumulate(model):
-                    if micro_batch == 3 and accelerator.process_index == 1:
-                        raise KeyError("a bad batch")
-                    accelerator.backward(model(torch.ones(2, 3)).sum())
-                    optimizer.step()
-                    optimizer.zero_grad()
-            except KeyError:
-                pass
-
-    answer([message_of(lambda: train(*run)) for run in with_strategies(2)])
-    """
-    for ddp, masters, *sharded in ranks.run_ours(STRATEGIES + script, tmp_path):
-        for text in (ddp, masters):
-            assert text == (
-                "[backward] Ranks synchronise different micro-batches: 2 micro-batches on rank 0 but 4 "
-                "micro-batches on rank 1 since the last update. Did one rank catch an exception alone? "
-                "Let it end the run, or let all ranks leave out the update (set_trigger() and "
-                "check_trigger())"
-            )
-        assert all(sharded)
-
-
 def test_an_unused_parameter_gets_a_hint_in_python(tmp_path):
     script = """
     import torch

@@ -181,6 +181,8 @@ TrainingRun::TrainingRun(
       [accumulation = accumulation_](const StepReductions::Engines& engines) {
         return accumulation->num_unfinished(engines);
       });
+  // What a run before has failed with is over.
+  step_state_->forget_shared();
   reductions_->set_updates(
       [state = step_state_] {
         const auto& updates = state->shared().updates;
@@ -779,11 +781,12 @@ at::Tensor TrainingRun::clip_grad_norm(
     return at::full({}, std::nan(""));
   }
   unscale_owners_of(parameters);
+  auto norm = clip_gradient_norm(
+      held_gradients(parameters, true), max_norm, norm_type);
   if (std::isfinite(max_norm)) {
     step_state_->note_clip();
   }
-  return clip_gradient_norm(
-      held_gradients(parameters, true), max_norm, norm_type);
+  return norm;
 }
 
 void TrainingRun::clip_grad_value(
@@ -791,8 +794,8 @@ void TrainingRun::clip_grad_value(
     double limit) {
   if (step_state_->sync_gradients()) {
     unscale_owners_of(parameters);
-    step_state_->note_clip();
     clip_gradient_values(held_gradients(parameters, false), limit);
+    step_state_->note_clip();
   }
 }
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include "parallel/engine.h"
 #include "run/training.h"
 #include "support/temp_dir.h"
 
