@@ -781,8 +781,8 @@ at::Tensor TrainingRun::clip_grad_norm(
     return at::full({}, std::nan(""));
   }
   unscale_owners_of(parameters);
-  auto norm = clip_gradient_norm(
-      held_gradients(parameters, true), max_norm, norm_type);
+  auto norm =
+      clip_gradient_norm(held_gradients(parameters, true), max_norm, norm_type);
   if (std::isfinite(max_norm)) {
     step_state_->note_clip();
   }
