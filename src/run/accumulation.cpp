@@ -193,11 +193,9 @@ void Accumulation::begin(
   current_ = &window;
   window.models.assign(models.begin(), models.end());
   ++window.num_begun;
-  ++window.num_waiting;
   const auto batch = step_state.batch();
   const bool is_last = sync_with_dataloader_ && batch && batch->is_last;
   const bool sync = is_last || window.num_begun >= num_steps_;
-  window.is_last_batch = is_last;
   if (sync) {
     window.num_begun = 0;
   }
@@ -267,15 +265,6 @@ at::Tensor Accumulation::weigh(
 
 void Accumulation::note_backwards(int64_t count, bool ends) {
   current_->num_backwards = ends ? 0 : current_->num_backwards + count;
-  end_backward(ends);
-}
-
-void Accumulation::end_backward(bool ends) {
-  current_->num_waiting = ends ? 0 : current_->num_waiting;
-}
-
-Accumulation::Place Accumulation::place() const {
-  return {num_steps_ > 1 ? current_->num_waiting : 0, current_->is_last_batch};
 }
 
 int64_t Accumulation::num_unfinished(
@@ -424,7 +413,6 @@ void Accumulation::load_window(const StateDict& state) {
   Window& window = windows_[key_of(models)];
   window.models.assign(models.begin(), models.end());
   window.num_begun = state.get<int64_t>("num_begun");
-  window.num_waiting = window.num_begun;
   window.num_backwards = state.get<int64_t>("num_backwards");
   window.is_weighted = state.get<bool>("is_weighted");
   if (state.contains("total")) {

@@ -60,16 +60,6 @@ class ACCELERATE_API Accumulation : public Stateful {
 
   /// Records unweighted losses whose backward ran without `weigh`.
   void note_backwards(int64_t count, bool ends);
-  /// A backward has succeeded. `ends`: it ended the window.
-  void end_backward(bool ends);
-  /// The position in the current accumulation: how many micro-batches have
-  /// begun since the last update, 0 without accumulation; and whether the
-  /// loader's last batch ends it early.
-  struct Place {
-    int64_t micro_batch = 0;
-    bool is_last_batch = false;
-  };
-  Place place() const;
 
   /// Micro-batches in incomplete accumulations of these engines' models, or of
   /// no models.
@@ -94,9 +84,6 @@ class ACCELERATE_API Accumulation : public Stateful {
     std::vector<std::weak_ptr<ModelContext>> models;
     std::weak_ptr<void> guard;
     int64_t num_begun = 0;
-    /// As `num_begun`, but also of windows whose last backward never came.
-    int64_t num_waiting = 0;
-    bool is_last_batch = false;
     int64_t num_backwards = 0;
     bool is_weighted = false;
     /// On this rank: the sum of weights of the accumulation, and the divisor of

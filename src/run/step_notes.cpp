@@ -17,8 +17,6 @@ enum Word : size_t {
   kInputs,
   /// 0 of a rank that replays a recorded step, and says nothing else.
   kIsKnown,
-  kMicroBatch,
-  kIsLastBatch,
   kClips,
   kUpdates
 };
@@ -54,31 +52,12 @@ by_rank(const OfRanks& of_ranks, size_t word, const std::string& unit) {
   return text;
 }
 
-/// Whether a rank continued without synchronising an update that others wait
-/// for. The last batch of a loader may end an update early.
-bool is_shifted(const OfRanks& of_ranks, int64_t num_steps) {
-  const auto less = [](const auto& a, const auto& b) {
-    return a[kMicroBatch] < b[kMicroBatch];
-  };
-  const auto [least, most] =
-      std::minmax_element(of_ranks.begin(), of_ranks.end(), less);
-  const bool are_any_last =
-      std::any_of(of_ranks.begin(), of_ranks.end(), [](const auto& notes) {
-        return notes[kIsLastBatch] != 0;
-      });
-  return (*least)[kMicroBatch] > 0 && differs(of_ranks, kMicroBatch) &&
-         (!are_any_last || ((*most)[kMicroBatch] > num_steps &&
-                            (*least)[kMicroBatch] <= num_steps));
-}
-
 } // namespace
 
 std::vector<int64_t> StepNotes::encode() const {
   std::vector<int64_t> notes(kUpdates);
   notes[kInputs] = inputs;
   notes[kIsKnown] = 1;
-  notes[kMicroBatch] = micro_batch;
-  notes[kIsLastBatch] = is_last_batch ? 1 : 0;
   notes[kClips] = shared.clips;
   notes.insert(notes.end(), shared.updates.begin(), shared.updates.end());
   return notes;
@@ -92,22 +71,11 @@ std::vector<int64_t> StepNotes::inputs_of(const OfRanks& of_ranks) {
   return inputs;
 }
 
-void check_steps(
-    const OfRanks& of_ranks,
-    int64_t num_steps,
-    size_t num_optimizers) {
+void check_steps(const OfRanks& of_ranks, size_t num_optimizers) {
   if (std::any_of(of_ranks.begin(), of_ranks.end(), [](const auto& notes) {
         return notes[kIsKnown] == 0;
       })) {
     return;
-  }
-  if (is_shifted(of_ranks, num_steps)) {
-    throw MismatchError(str_cat(
-        "[backward] Ranks synchronise different micro-batches: ",
-        by_rank(of_ranks, kMicroBatch, "micro-batch"),
-        " since the last update. Did one rank catch an exception alone? Let it "
-        "end the run, or let all ranks leave out the update (set_trigger() and "
-        "check_trigger())"));
   }
   constexpr const char* kRemedy =
       ", so their weights differ. Call it on all ranks or on none. "

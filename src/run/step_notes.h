@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Have all ranks taken the same steps?
+// Compares how many steps each rank has taken.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,12 @@
 
 namespace accelerate {
 
-/// What each rank tells the others before gradients are synchronised, with a
-/// message that they send anyway.
+/// What each rank sends to the others before gradients are synchronised, as part
+/// of a message that they exchange anyway.
 struct StepNotes {
   /// See `InputWatch::take`.
   int64_t inputs = 0;
   StepState::Shared shared = {};
-  /// See `Accumulation::place`.
-  int64_t micro_batch = 0;
-  bool is_last_batch = false;
 
   std::vector<int64_t> encode() const;
   /// `inputs` of each rank.
@@ -26,12 +23,11 @@ struct StepNotes {
       const std::vector<std::vector<int64_t>>& of_ranks);
 };
 
-/// `of_ranks` has what `encode` gave on each rank. Throws `MismatchError`, the
-/// same on all ranks, if their weights or micro-batches differ. `num_steps` is
-/// how many micro-batches an update has.
+/// `of_ranks` has what `encode` returned on each rank. Throws `MismatchError`,
+/// the same on all ranks, if they have updated or clipped a different number of
+/// times.
 ACCELERATE_API void check_steps(
     const std::vector<std::vector<int64_t>>& of_ranks,
-    int64_t num_steps,
     size_t num_optimizers);
 
 } // namespace accelerate

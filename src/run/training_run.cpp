@@ -473,10 +473,9 @@ void TrainingRun::backward(
         options.weight ? kWeightedBackward : kPlainBackward,
         step_notes().encode(),
         [watch = input_watch_,
-         num_steps = num_accumulation_steps(),
          num_optimizers = step_state_->num_optimizers()](const auto& notes) {
           watch->hear(StepNotes::inputs_of(notes));
-          check_steps(notes, num_steps, num_optimizers);
+          check_steps(notes, num_optimizers);
         });
   }
   group().impl()->guard(
@@ -489,7 +488,6 @@ void TrainingRun::backward(
   settle(group());
   scope.finish([](ParallelEngine& engine) { engine.after_backward(); });
   step_state_->note_backward();
-  accumulation_->end_backward(step_state_->sync_gradients());
   ++progress_->num_backwards;
   if (!is_alone) {
     check_arrivals();
@@ -512,12 +510,7 @@ bool TrainingRun::sends_gradients() const {
 }
 
 StepNotes TrainingRun::step_notes() const {
-  const auto place = accumulation_->place();
-  return {
-      .inputs = input_watch_->take(),
-      .shared = step_state_->shared(),
-      .micro_batch = place.micro_batch,
-      .is_last_batch = place.is_last_batch};
+  return {.inputs = input_watch_->take(), .shared = step_state_->shared()};
 }
 
 void TrainingRun::warn(const std::string& what) const {
