@@ -1405,7 +1405,9 @@ def test_a_hybrid_strategy_has_a_copy_on_each_machine(tmp_path):
         AcceleratorState._reset_state(True)
         config = None
         if strategy == "CONFIG":
-            plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
+            plugin = FullyShardedDataParallelPlugin(
+                fsdp_version=2, state_dict_type="FULL_STATE_DICT"
+            )
             config = ParallelismConfig(dp_replicate_size=2, dp_shard_size=2)
         else:
             plugin = strategy and FullyShardedDataParallelPlugin(sharding_strategy=strategy)

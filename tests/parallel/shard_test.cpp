@@ -488,10 +488,9 @@ TEST(Sharded, RefusesDimensionsThatNoEngineServes) {
       {"sequence", {.sequence = 2}},
       {"tensor", {.tensor = 2}}};
   for (const auto& [name, sizes] : unserved) {
+    const AcceleratorOptions options{.cpu = true, .parallelism = sizes};
     EXPECT_THAT(
-        [&, &sizes = sizes] {
-          Accelerator({.cpu = true, .parallelism = sizes});
-        },
+        [&] { Accelerator{options}; },
         ThrowsMessage<ConfigError>(HasSubstr(
             std::string("a ") + name + " size of 2, which is not supported")));
   }
