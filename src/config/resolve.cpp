@@ -269,12 +269,6 @@ ResolvedConfig resolve_launch_config(
           str_cat("--", flag.name, " has no effect: ", flag.reason));
     }
   }
-  // It may override a file; a shell makes one of a variable that is not set.
-  if (const auto found = flags.find("log_dir");
-      found != flags.end() && found->second.text.empty()) {
-    config.notes.emplace_back(
-        "--log_dir is empty, so no log files are written");
-  }
   return config;
 }
 
