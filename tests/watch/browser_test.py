@@ -151,7 +151,7 @@ def test_merged_points_say_so_and_zooming_shows_each(program: str, browser: Brow
             first, last = (int(text.replace(",", "")) for text in re.findall(r"[\d,]+", found[""]))
             logged = [values[step] for step in range(first, last + 1)]
             finite = [value for value in logged if math.isfinite(value)]
-            said = re.match(r"mean of ([\d,]+): (\S+), (\S+) to ([^\s,]+)(.*)", found["latest"])
+            said = re.match(r"mean of ([\d,]+): (\S+), (\S+) to ([^\s,]+)(.*)", found["loss"])
             assert said, found
             assert int(said[1]) == len(finite) < 100
             assert float(said[2]) == six(sum(finite) / len(finite))
@@ -173,12 +173,16 @@ def test_merged_points_say_so_and_zooming_shows_each(program: str, browser: Brow
             left, right = (float(text) for text in re.search(r"step:([\d.]+),([\d.]+)", kept).groups())
             assert abs(left - begin) < 2 * pixel and abs(right - end) < 2 * pixel
         tab.wait(f"{loss.card}.querySelectorAll('.dot, .not-finite').length", lambda number: number > right - left - 2)
-        assert loss.point(7_777, left, right) == {"": "step 7,777", "latest": "NaN"}
+        assert loss.point(7_777, left, right) == {"": "step 7,777", "loss": "NaN"}
         found = loss.point(7_760, left, right)
-        assert found[""] == "step 7,760" and float(found["latest"]) == six(values[7_760])
+        assert found[""] == "step 7,760" and float(found["loss"]) == six(values[7_760])
         # The other chart has the same range and shows the same place.
         rate = Chart(tab, "lr")
-        assert rate.get("querySelector('.cross').getAttribute('visibility')") == "visible"
+        cross = f"{rate.card}.querySelector('.cross').getAttribute('visibility')"
+        assert tab.get(cross) == "visible"
+        # Drawing again, as for new values, keeps it.
+        tab.get("dispatchEvent(new Event('resize'))")
+        assert tab.get(cross) == "visible"
         assert rate.point(7_760, left, right)[""] == "step 7,760"
         # Reloading keeps it; Reset zoom ends it.
         tab.call("Page.reload")
@@ -207,14 +211,14 @@ def test_smoothing_is_the_usual_average(program: str, browser: Browser, root: Pa
         tab.resize(1440, 1000)
         tab.open(address)
         loss = Chart(tab, "loss")
-        assert "smoothed" not in loss.point(30, 0, 59)["latest"]
+        assert "smoothed" not in loss.point(30, 0, 59)["loss"]
         tab.get("(() => { const one = document.getElementById('smooth'); one.value = 0.9; one.dispatchEvent(new Event('input')); })()")
         # TensorBoard's: corrected for its beginning.
         average = 0.0
         for step in range(31):
             average = 0.9 * average + 0.1 * values[step]
         average /= 1 - 0.9**31
-        logged, smoothed = loss.point(30, 0, 59)["latest"].split(", smoothed ")
+        logged, smoothed = loss.point(30, 0, 59)["loss"].split(", smoothed ")
         assert float(logged) == six(values[30])
         assert math.isclose(float(smoothed), average, rel_tol=1e-5)
         assert loss.get("querySelectorAll('path.line.raw').length") == 1

@@ -147,7 +147,7 @@ class Browser:
             self.complaints.append(json.dumps(values["exceptionDetails"]))
         elif method == "Log.entryAdded" and values["entry"]["level"] == "error":
             # Tests end the server before the page.
-            if "ERR_CONNECTION_REFUSED" not in values["entry"]["text"]:
+            if "net::ERR_" not in values["entry"]["text"]:
                 self.complaints.append(values["entry"]["text"] + " " + values["entry"].get("url", ""))
         elif method == "Runtime.consoleAPICalled":
             self.complaints.append(json.dumps(values["args"]))

@@ -16,7 +16,7 @@ const MOST_KEYS = 8;
  *   series: [{name, color, x, y}]; each may have
  *     xLast, low, high, count: of points that stand for several values
  *     bad: for a point, [[kind, how many]], as {3: [["NaN", 1]]}
- *     last: what was logged last
+ *     last: what was logged last; tipName: its name in the tooltip, if it is another one
  *   axis: "step" or "time"; zoom: [from, to] or null; smooth: 0 to 0.99
  *   stack: the same series are drawn upon each other
  *   marks: [{x, event}], format, tipFormat, fromZero, bad, scalable, isLog
@@ -152,6 +152,7 @@ export class Chart {
     this.cross = draw("line", { class: "cross", y1: box.top, y2: box.bottom, visibility: "hidden" });
     this.selection = draw("rect", { class: "selection", y: box.top, height: box.bottom - box.top, visibility: "hidden" });
     svg.append(this.cross, this.selection);
+    this.showCross(this.crossX ?? null);
   }
 
   drawSeries(svg, one) {
@@ -355,7 +356,7 @@ export class Chart {
       if (away > NEAR) return [];
       const own = this.describePlace(one, i);
       const at = own === place ? "" : ` at ${own}`;
-      return [make("div", one.color, make("i"), make("span", "", one.name), make("b", "", this.describe(one, i) + at))];
+      return [make("div", one.color, make("i"), make("span", "", one.tipName ?? one.name), make("b", "", this.describe(one, i) + at))];
     });
     this.anchor = x;
     this.tip.replaceChildren(make("div", "place", place), ...rows);
@@ -370,6 +371,7 @@ export class Chart {
 
   /** The line of a pointer that is on this chart, or on another one with the same axis. */
   showCross(x) {
+    this.crossX = x;
     if (!this.map) return;
     const isSeen = x !== null && x >= this.map.range.left && x <= this.map.range.right;
     this.cross.setAttribute("visibility", isSeen ? "visible" : "hidden");

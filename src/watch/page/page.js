@@ -16,12 +16,13 @@ const LIVE_MS = 2000;
 // A long file is read by parts.
 const READING_MS = 100;
 const QUIET_MS = 10000;
+const TABLE_MS = 1000;
 // Around the range of a zoom, so that lines reach its edges.
 const MARGIN = 0.05;
 
 const page = {
   runs: [], shown: [], notDrawn: [], focus: null, view: readAddress(), charts: new Map(), version: -1,
-  now: 0, isLost: false, isListed: false, folders: [], leftOut: [], numLeftOut: 0, isBehind: false, nextShow: 0,
+  now: 0, isLost: false, isListed: false, folders: [], leftOut: [], numLeftOut: 0, isBehind: false, nextShow: 0, nextTable: 0,
 };
 
 // --- which runs --------------------------------------------------------------
@@ -168,7 +169,8 @@ function seriesOf(run, name) {
 function metricChart(name, runs) {
   const { axis, smooth, logScales } = page.view;
   const series = runs.map((run) => seriesOf(run, name)).filter(Boolean);
-  if (runs.length === 1 && page.runs.length === 1) series[0].name = "latest";
+  // The legend shows the latest value, the tooltip any.
+  if (series.length === 1 && page.runs.length === 1) Object.assign(series[0], { name: "latest", tipName: name });
   const bad = runs.map((run) => [run, run.data.metrics.find((one) => one.name === name)]).find(([, metric]) => metric?.bad.length);
   return [`metric ${name}`, name, {
     series, axis, smooth, format: number, scalable: true, isLog: logScales.has(name), zoom: zoomOf(axis),
@@ -414,7 +416,8 @@ async function refresh() {
     if (isNew || !page.runs.length || performance.now() > page.nextShow) {
       page.nextShow = performance.now() + QUIET_MS;
       show();
-    } else {
+    } else if (performance.now() > page.nextTable) {
+      page.nextTable = performance.now() + TABLE_MS;
       showNotes(page, actions);
       showRunTable(page, actions);
     }
