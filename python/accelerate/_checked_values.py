@@ -72,9 +72,16 @@ def described(value: Any) -> str:
     """The value on one line, as written in a configuration, with its type."""
     kinds = {str: "a string", bool: "a boolean", int: "a number", float: "a number", list: "a list"}
     kind = kinds.get(type(value), "a section" if isinstance(value, dict) else "")
-    shown = json.dumps(value) if kind else " ".join(repr(value).split())
-    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
-    return f"{shown} ({kind or type(value).__name__})"
+    return _short(json.dumps(value), kind) if kind else described_argument(value)
+
+
+def described_argument(value: Any) -> str:
+    """The value on one line, as Python prints it, with its type."""
+    return _short(" ".join(repr(value).split()), type(value).__name__)
+
+
+def _short(shown: str, kind: str) -> str:
+    return f"{shown if len(shown) <= 60 else f'{shown[:57]}...'} ({kind})"
 
 
 def checked(where: str, name: str, value: Any, kind: Kind, remedy: str = "", extra: str = "") -> Any:

@@ -473,7 +473,7 @@ void TrainingRun::backward(
         options.weight ? kWeightedBackward : kPlainBackward,
         step_notes().encode(),
         [watch = input_watch_,
-         num_optimizers = step_state_->num_optimizers()](const auto& notes) {
+         num_optimizers = living_optimizers().size()](const auto& notes) {
           watch->hear(StepNotes::inputs_of(notes));
           check_steps(notes, num_optimizers);
         });

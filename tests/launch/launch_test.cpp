@@ -649,7 +649,7 @@ TEST(LaunchErrors, GetOneLineAndExitCode2) {
       {{kProgram, "launch", "--num_cpu_threads_per_process=2147483648", "true"},
        "from 1 to 65536"},
       {{"env", "RANK=0", "WORLD_SIZE=99999999999", kProgram, "launch", "true"},
-       "at most 2147483647"},
+       "is not a whole number from 1 to 2147483647"},
       {{kProgram, "launch", "./a\nb\x1b[31m"}, "'./a\\x0ab\\x1b[31m'"},
       {{kProgram, "launch", "a\nb\x1b[31m.py"}, "a\\x0ab\\x1b[31m.py' in "},
       {{kProgram,
