@@ -588,7 +588,7 @@ class Accelerator(Configuration, Observation, Saving):
         if not isinstance(loss, torch.Tensor):
             raise UsageError(
                 f"[Accelerator.backward] The loss is {described_argument(loss)}. Pass the tensor that the "
-                "function returned, without item() or float()"
+                "loss function returned, without item() or float()"
             )
         keeps = bool(kwargs.get("retain_graph") or kwargs.get("create_graph"))
         taken = _weight(weight)
