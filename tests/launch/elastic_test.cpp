@@ -417,7 +417,8 @@ TEST_P(ElasticInterrupted, EndsEverywhere) {
   } else if (phase == "waiting") {
     launchers_[1 - host]->send(SIGKILL);
     ASSERT_TRUE(wait_for_words(
-        *launchers_[host], host == 0 ? "at least 2 machines are needed" : "is lost"));
+        *launchers_[host],
+        host == 0 ? "at least 2 machines are needed" : "is lost"));
   }
   launchers_[host]->send(SIGINT);
   for (auto& launcher : launchers_) {
