@@ -797,7 +797,7 @@ def _weight(weight: Any) -> float | torch.Tensor | None:
         with suppress(TypeError, ValueError, OverflowError):
             return float(number)
     raise UsageError(
-        f"[Accelerator.backward] weight is {described_argument(weight)}. Pass the number of samples or tokens of "
+        f"[Accelerator.backward] weight is {described_argument(weight)}. Pass the number of samples or tokens in "
         "the loss, as a number or a tensor with one element"
     )
 

@@ -30,7 +30,7 @@ std::pair<at::Tensor, at::Tensor> counted_classes(
         predictions.sizes(),
         ", but the labels have shape ",
         labels.sizes(),
-        ". Pass classes of the same shape, or scores with one more dimension "
+        ". Pass classes of the same shape, or scores with a further dimension "
         "(dim 1)"));
   }
   const bool are_of_one = are_scores && predictions.size(1) == 1;
@@ -231,7 +231,8 @@ void Perplexity::update(const at::Tensor& logits, const at::Tensor& labels) {
         logits.sizes(),
         ", but the labels have shape ",
         labels.sizes(),
-        ". Pass logits with the shape of the labels and one more dimension"));
+        ". Pass logits with the shape of the labels plus a last dimension of "
+        "classes"));
   }
   check_classes(
       "Perplexity",

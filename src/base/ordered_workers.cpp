@@ -29,7 +29,7 @@ OrderedWorkers::OrderedWorkers(
         num_threads,
         " threads could be started: ",
         error.code().message(),
-        ". Use fewer workers, or raise the limit of processes or memory"));
+        ". Use fewer workers, or raise the limit on processes or memory"));
   }
 }
 

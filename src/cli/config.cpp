@@ -132,7 +132,9 @@ void add_default(CLI::App& config, const FileName& file) {
 
 void add_update(CLI::App& config, const FileName& file) {
   CLI::App* command = config.add_subcommand(
-      "update", "Convert a file of an older version to the current format");
+      "update",
+      "Convert a configuration file from an older version to the current "
+      "format");
   add_file_option(*command, file, "File to update");
   command->callback([file] {
     const fs::path path = path_or_default(*file);

@@ -317,8 +317,8 @@ void add_estimate_memory_command(CLI::App& app, int& /*exit_code*/) {
       ->add_option(
           "path",
           options->path,
-          "Folder with safetensors files and config.json, one such file, or "
-          "the Hub name of a downloaded model (org/name)")
+          "Folder with safetensors files and config.json, a single safetensors "
+          "file, or the Hub name of a downloaded model (org/name)")
       ->required();
   command->add_option("--dtypes", options->dtypes, "Data types to show")
       ->type_name("NAME")

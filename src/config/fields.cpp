@@ -232,7 +232,7 @@ std::vector<Field> hardware_fields() {
       {.name = "gpu_ids",
        .member = &LaunchConfig::gpu_ids,
        .group = kHardware,
-       .help = "GPUs of this machine to use: indices or UUIDs separated by "
+       .help = "GPUs to use on this machine: indices or UUIDs separated by "
                "commas, or all",
        .value_name = "IDS",
        .check = check_gpu_ids,
@@ -240,12 +240,12 @@ std::vector<Field> hardware_fields() {
        .yaml_key = "gpu_ids",
        .is_shared_key = true,
        .variable = gpu_kinds().front().visibility_variable,
-       .question = "Which GPUs of this machine (e.g. 0,1), or all?"},
+       .question = "Which GPUs on this machine (e.g. 0,1), or all?"},
       {.name = "num_cpu_threads_per_process",
        .member = &LaunchConfig::num_cpu_threads_per_process,
        .group = kHardware,
-       .help = "CPU threads per process (default: the cores of this machine "
-               "divided by its processes)",
+       .help = "CPU threads per process (default: the number of cores on this "
+               "machine divided by the number of processes on it)",
        .value_name = "N",
        .least = 1,
        .most = kMaxThreads,
@@ -389,7 +389,7 @@ std::vector<Field> job_fields() {
       {.name = "max_restarts",
        .member = &LaunchConfig::max_restarts,
        .group = kJob,
-       .help = "How often to restart all processes after a failure",
+       .help = "How many times to restart all processes after a failure",
        .value_name = "N",
        .most = 1000000,
        .yaml_key = "max_restarts",

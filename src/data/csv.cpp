@@ -198,10 +198,10 @@ TextDataset read_csv(
     throw UsageError(str_cat(
         "[read_csv] Got ",
         files.size(),
-        " files and the separator with code ",
+        " files and a separator with character code ",
         static_cast<int>(separator),
         ". Pass at least one file, and a separator that is not a quote or a "
-        "line end"));
+        "line break"));
   }
   auto rows = std::make_shared<CsvRows>(options);
   for (const auto& file : files) {

@@ -157,8 +157,8 @@ Rows checked_rows(const char* operation, Rows rows, double dropout = 0) {
         "] Got rows ",
         described(residual),
         others,
-        ". Pass one floating-point type, rows of one shape and vectors with "
-        "one element per channel"));
+        ". Pass tensors of one floating-point type, rows of one shape and "
+        "vectors with one element per channel"));
   }
   if (!(dropout >= 0 && dropout <= 1)) {
     throw UsageError(

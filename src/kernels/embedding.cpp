@@ -74,7 +74,7 @@ at::Tensor embedding(
         c10::toString(ids.scalar_type()),
         padding ? str_cat(" and padding ", *padding) : "",
         ". Pass a floating-point table of rows x channels, int64 or int32 ids, "
-        "and one of the rows as padding"));
+        "and the index of a row as padding"));
   }
   return Embedding::apply(weight, ids, padding.value_or(-1));
 }

@@ -137,8 +137,8 @@ void check_rms(
         described(branch),
         " and a weight ",
         described(weight),
-        ". Pass one floating-point type, a branch of the same shape and one "
-        "weight per channel"));
+        ". Pass tensors of one floating-point type, a branch of the same shape "
+        "as the rows and one weight per channel"));
   }
 }
 

@@ -239,8 +239,8 @@ void LeaderSession::join_time_over() {
             options_.join_limit.count(),
             " s (joined: ",
             here,
-            "). Start `accelerate launch` on more, and check that they can "
-            "reach ",
+            "). Start `accelerate launch` on more machines, and check that "
+            "they can reach ",
             place),
         kExitFailure);
     return;

@@ -211,7 +211,7 @@ void throw_foreign_options(const char* optimizer, size_t group) {
       optimizer,
       "] Parameter group ",
       group,
-      " has the options of another optimizer. Add groups with add_group"));
+      " has the options of a different optimizer. Add groups with add_group"));
 }
 
 } // namespace accelerate::optim

@@ -52,7 +52,7 @@ class ACCELERATE_API OptimizerAdapter {
   /// it is. From then on, everything that changes between steps must be on the
   /// device.
   virtual std::string prepare_capture() {
-    return "the optimizer is not AdamW, Adam or SGD of accelerate::optim";
+    return "the optimizer is not AdamW, Adam or SGD from accelerate::optim";
   }
   /// Of its groups, if a recorded step should receive them as tensors.
   virtual std::vector<double> learning_rates() { return {}; }

@@ -14,21 +14,31 @@ struct Made {
   std::vector<std::weak_ptr<Stateful>> schedulers;
 };
 
-/// Both hold the optimizer, so that its address is not another's.
+struct AllMade {
+  std::mutex mutex;
+  std::map<const torch::optim::Optimizer*, Made> by_optimizer;
+};
+
+AllMade& all_made() {
+  static auto* all = new AllMade;
+  return *all;
+}
+
+/// Steps and schedulers refer to the optimizer, so an entry in use never has
+/// the address of another one.
 template <class Work>
 void with_made(const torch::optim::Optimizer& optimizer, Work&& work) {
-  static std::mutex mutex;
-  static auto* all = new std::map<const torch::optim::Optimizer*, Made>;
-  const auto is_gone = [](const auto& object) { return object.expired(); };
+  auto& [mutex, by_optimizer] = all_made();
   const std::lock_guard lock(mutex);
-  for (auto& [key, made] : *all) {
+  const auto is_gone = [](const auto& object) { return object.expired(); };
+  for (auto& [key, made] : by_optimizer) {
     std::erase_if(made.steps, is_gone);
     std::erase_if(made.schedulers, is_gone);
   }
-  std::erase_if(*all, [](const auto& entry) {
+  std::erase_if(by_optimizer, [](const auto& entry) {
     return entry.second.steps.empty() && entry.second.schedulers.empty();
   });
-  work((*all)[&optimizer]);
+  work(by_optimizer[&optimizer]);
 }
 
 } // namespace

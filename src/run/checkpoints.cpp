@@ -531,7 +531,7 @@ std::vector<std::string> TrainingRun::add_parts_of_all(
       checkpoint.folder().string(),
       "' was saved by ",
       manifest.world_size,
-      " processes and is loaded by ",
+      " processes and is being loaded by ",
       topology().world_size,
       ". Random number generators keep their current state",
       joined ? "" : ", and partly accumulated gradients are discarded")};

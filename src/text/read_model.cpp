@@ -11,7 +11,7 @@ namespace {
 // entries.
 void read_vocabulary(const JsonPart& part, Vocabulary& vocabulary) {
   if (!part.value().is_object()) {
-    part.refuse("is not an object of tokens and ids");
+    part.refuse("is not an object that maps tokens to ids");
   }
   for (const auto& [token, value] : part.value().items()) {
     vocabulary.add(

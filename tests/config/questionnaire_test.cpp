@@ -41,7 +41,7 @@ TEST(Questionnaire, OneProcessOnTheCpuIsNotAskedForGpus) {
       session.config,
       (LaunchConfig{
           .cpu = true, .mixed_precision = "bf16", .num_processes = 1}));
-  EXPECT_THAT(session.shown, Not(HasSubstr("GPUs of this machine")));
+  EXPECT_THAT(session.shown, Not(HasSubstr("GPUs on this machine")));
   EXPECT_THAT(session.shown, Not(HasSubstr("fp16")));
 }
 

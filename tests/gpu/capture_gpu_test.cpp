@@ -500,7 +500,7 @@ TEST_F(CaptureOnGpu, RejectsHostOptimizersAndCpuInputs) {
   auto [net, opt] = accelerator.prepare(model, sgd);
   EXPECT_THAT(
       accelerator.capture([](const Tensor& x) { return x; }).refusal(),
-      HasSubstr("is not AdamW, Adam or SGD of accelerate::optim"));
+      HasSubstr("is not AdamW, Adam or SGD from accelerate::optim"));
   Accelerator other;
   auto step = other.capture([](const Tensor& x) { return x + 1; });
   EXPECT_TRUE(torch::equal(step(torch::ones({1})), torch::full({1}, 2.0f)));

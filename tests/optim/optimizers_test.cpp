@@ -330,7 +330,7 @@ TEST(Optimizer, ReportsBadUseInOneLine) {
       {torch::ones({1})}, std::make_unique<torch::optim::AdamOptions>(1.0)));
   EXPECT_THAT(
       [&] { optimizer.options(1); },
-      throws("group 1 has the options of another optimizer", "add_group"));
+      throws("group 1 has the options of a different optimizer", "add_group"));
 }
 
 struct TextNetImpl : torch::nn::Module {

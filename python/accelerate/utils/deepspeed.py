@@ -91,7 +91,7 @@ class HfDeepSpeedConfig:
         elif not isinstance(config_file_or_dict, (str, os.PathLike)):
             raise ConfigError(
                 f"[DeepSpeed] The configuration is {described(config_file_or_dict)}, expected a "
-                "dictionary, or the path of a JSON file"
+                "dictionary or the path of a JSON file"
             )
         elif os.path.exists(config_file_or_dict):
             remedy = f"Correct {os.fspath(config_file_or_dict)}"

@@ -10,7 +10,7 @@ from accelerate._placeholders import placeholders_for
 from accelerate.commands import _program
 from accelerate.commands.config.config_args import default_config_file
 
-description = "Convert a file of an older version to the current format"
+description = "Convert a configuration file from an older version to the current format"
 
 
 def update_config(args: argparse.Namespace) -> str:
