@@ -10,8 +10,8 @@
 
 namespace accelerate {
 
-/// What each rank sends to the others before gradients are synchronised, as part
-/// of a message that they exchange anyway.
+/// What each rank sends to the others before gradients are synchronised, as
+/// part of a message that they exchange anyway.
 struct StepNotes {
   /// See `InputWatch::take`.
   int64_t inputs = 0;

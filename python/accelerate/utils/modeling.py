@@ -437,7 +437,7 @@ def load_state_dict(
         )
     elif metadata["format"] != "pt":
         raise ValueError(
-            f"The checkpoint passed was saved with {metadata['format']}, but the pt format is needed."
+            f"The checkpoint passed was saved with {metadata['format']}, we need a the pt format."
         )
     tensors = _files.load_tensors(checkpoint_file)
     if device_map is None:
