@@ -125,7 +125,6 @@ class ACCELERATE_API StepState {
   size_t add_optimizer() {
     return std::min(num_optimizers_++, Shared::kMostOptimizers - 1);
   }
-  size_t num_optimizers() const { return num_optimizers_; }
   void note_update(size_t optimizer) {
     shared_.updates[optimizer] += is_synchronised_ ? 1 : 0;
   }
