@@ -16,20 +16,21 @@ std::string introduction() {
 
 <!-- Written by `accelerate config options-markdown`; a test compares it. -->
 
-An option can be set in four ways. The first one that sets it wins:
+You can set an option in four places. If several of them set it, the first in
+this list takes precedence:
 
 1. a flag: `--num_processes 4` or `--num-processes 4`;
 2. an environment variable;
-3. the configuration file: `--config_file FILE`, or the file named by
+3. the configuration file (`--config_file FILE`, the file that
    `)",
       variables::kConfigFile,
-      R"(`, or the default file that `accelerate config` writes;
+      R"(` names, or the default file that `accelerate config` writes);
 4. the default.
 
-`accelerate config show` prints each value and where it was set. Boolean flags
-also take a value: `--debug=false` overrides `debug: true` in the file. Only
-this program reads the keys marked with *; Hugging Face Accelerate rejects
-files that contain them. Options whose meaning starts with "No effect" or "Not
+`accelerate config show` prints each value and its source. A boolean flag also
+accepts a value: `--debug=false` overrides `debug: true` in the file. Keys
+marked with * exist only in this program. Hugging Face Accelerate rejects files
+that contain them. Options whose meaning starts with "No effect" or "Not
 supported" are accepted so that existing command lines and files keep working.
 )");
 }
