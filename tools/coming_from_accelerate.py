@@ -96,20 +96,22 @@ INTRODUCTION = """\
 
 <!-- Written by tools/coming_from_accelerate.py; checks compare it. -->
 
-The package has the name, the version (1.15.0) and the modules of the original, so it replaces it without code changes: run
-`pip install accelerate-*.whl` ([guide_python.md](guide_python.md)). A test compares names, signatures and class members with the original through `inspect`. The
-tables omit the prefix `accelerate.`; a parameter is in parentheses after its function.
+This package has the same name, version (1.15.0) and modules as Hugging Face Accelerate ("the original"), so your code does not have to change. To switch,
+run `pip install accelerate-*.whl` ([guide_python.md](guide_python.md)).
+
+This page lists what is the same and what differs. A test uses `inspect` to compare names, signatures and class members with the original. In the tables,
+names do not include the prefix `accelerate.`, and a parameter appears in parentheses after its function.
 
 ## The same
 
-The package has {count} of the {total} public names of the original, in the same modules; re-exported names are not counted. Arguments and defaults
-are those of the original, unless the tables below say otherwise.
+The package has {count} of the {total} public names of the original, in the same modules. These figures do not include re-exported names. Arguments and
+defaults are the same as in the original, unless the tables below say otherwise.
 """
 BETTER = """\
 ## Better
 
-The same calls also behave better in many cases ([guide_python.md](guide_python.md#different-on-purpose)): gradients are always synchronised, metrics
-count each sample once, and errors name the rank. These are additional:
+Many calls with the same arguments also behave better. For example, gradients are always synchronised, metrics count each sample once, and errors name the
+rank. [guide_python.md](guide_python.md#different-on-purpose) describes these differences. In addition, you can:
 """
 OTHER = """\
 ## Different
@@ -117,7 +119,7 @@ OTHER = """\
 NOT_THERE = """\
 ## Not supported
 
-You can import all of these names. Using one raises `NotImplementedError`.
+You can import all of these names. If you use one, it raises `NotImplementedError`.
 """
 
 if __name__ == "__main__":
