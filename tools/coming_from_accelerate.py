@@ -94,7 +94,7 @@ def document() -> str:
 INTRODUCTION = """\
 # Coming from Hugging Face Accelerate
 
-<!-- Written by tools/coming_from_accelerate.py; checks compare it. -->
+<!-- tools/coming_from_accelerate.py writes this page, and a test checks it. -->
 
 This package has the same name, version (1.15.0) and modules as Hugging Face Accelerate ("the original"), so your code does not have to change. To switch,
 run `pip install accelerate-*.whl` ([guide_python.md](guide_python.md)).

@@ -14,7 +14,7 @@ std::string introduction() {
   return str_cat(
       R"(# Options of `accelerate launch`
 
-<!-- Written by `accelerate config options-markdown`; a test compares it. -->
+<!-- `accelerate config options-markdown` writes this page, and a test checks it. -->
 
 You can set an option in four places. If several of them set it, the first in
 this list takes precedence:
