@@ -96,7 +96,7 @@ INTRODUCTION = """\
 
 <!-- tools/coming_from_accelerate.py writes this page, and a test checks it. -->
 
-This package has the same name, version (1.15.0) and modules as Hugging Face Accelerate ("the original"), so your code does not have to change. To switch,
+This package has the same name, version (1.15.0) and modules as Hugging Face Accelerate ("the original"), so you do not have to change your code. To switch,
 run `pip install accelerate-*.whl` ([guide_python.md](guide_python.md)).
 
 This page lists what is the same and what differs. A test uses `inspect` to compare names, signatures and class members with the original. In the tables,
@@ -110,8 +110,8 @@ defaults are the same as in the original, unless the tables below say otherwise.
 BETTER = """\
 ## Better
 
-Many calls with the same arguments also behave better. For example, gradients are always synchronised, metrics count each sample once, and errors name the
-rank. [guide_python.md](guide_python.md#different-on-purpose) describes these differences. In addition, you can:
+Many calls also behave better with the same arguments. For example, gradients are always synchronised, metrics count each sample once, and errors name the
+rank. For all intended differences, see [guide_python.md](guide_python.md#different-on-purpose). In addition, you can:
 """
 OTHER = """\
 ## Different
