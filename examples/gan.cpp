@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GAN that learns points on a circle: two models, two optimizers, and
-// averaged weights of the generator for the samples at the end.
+// A GAN that learns points on a circle, with two models and two optimizers. The
+// samples at the end come from averaged weights of the generator.
 //
 //     accelerate launch --num_processes 2 gan
 #include <accelerate/accelerate.h>
@@ -65,7 +65,7 @@ int main() {
       accelerator.backward(loss_of(judge(fake), 1));
       make_opt.step();
       make_opt.zero_grad();
-      judge_opt.zero_grad(); // drop what the generator's loss has left
+      judge_opt.zero_grad(); // drop the gradients of the generator's loss
       ema.update();
     }
   }

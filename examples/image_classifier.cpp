@@ -32,7 +32,8 @@ void train(const char* folder) {
        normalized});
   const accelerate::ImageFolder plain(
       folder, {accelerate::resize(kSize, kSize), normalized});
-  // The same files in both, with and without augmentation.
+  // Both folders have the same files and the same split. Only training images
+  // are augmented.
   auto train_set = accelerate::random_split(augmented, {0.8, 0.2}, 1)[0];
   auto eval_set = accelerate::random_split(plain, {0.8, 0.2}, 1)[1];
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts for the examples: reading, splitting, tokenising.
+// Reads, splits and tokenises texts for the examples.
 #pragma once
 
 #include <accelerate/accelerate.h>
@@ -24,8 +24,8 @@ struct Labelled {
   std::vector<std::string> classes;
 };
 
-/// The entries of a file: separated by lines of `%` if there are any (as in the
-/// files of `fortune`), else one per line.
+/// The entries of a file. Lines of `%` separate them, as in the files of
+/// `fortune`. Without such lines, each line is an entry.
 inline std::vector<std::string> read_entries(const fs::path& file) {
   std::ifstream in(file);
   if (!in) {
@@ -51,7 +51,7 @@ inline std::vector<std::string> read_entries(const fs::path& file) {
   return answer;
 }
 
-/// A folder with a file per class, or those of its files that `classes` names.
+/// Reads a folder with one file per class, or only the files in `classes`.
 inline Labelled read_folder(
     const fs::path& folder,
     std::vector<std::string> classes) {
@@ -74,7 +74,7 @@ inline Labelled read_folder(
   return all;
 }
 
-/// Columns `text` and `label` of a CSV or JSON-lines file.
+/// Reads the columns `text` and `label` of a CSV or JSON Lines file.
 inline Labelled read_table(const fs::path& file) {
   const auto table = file.extension() == ".csv"
                          ? accelerate::read_csv({file})
@@ -103,13 +103,13 @@ inline Labelled read(
     throw accelerate::UsageError(
         "[read] " + path.string() + " has " +
         std::to_string(all.classes.size()) +
-        " classes, expected at least two: files in a folder, or values of the "
-        "column 'label'");
+        " classes, but at least two are needed. Use a folder with two files or "
+        "a column 'label' with two values");
   }
   return all;
 }
 
-/// One text as input of the model; collation pads it and adds the mask.
+/// One text as the input of the model. Collation pads it and adds the mask.
 using Sample = std::map<std::string, torch::Tensor>;
 
 inline std::vector<Sample> tokenize(

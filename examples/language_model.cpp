@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small GPT-2 that learns the bytes of a text file, and its perplexity on a
-// part it was not trained on. Padding at the end of a line does not count, and
-// all tokens of all ranks have equal weight.
+// Trains a small GPT-2 on the bytes of a text file and prints its perplexity on
+// a part of the file that was not used for training. Padding at the end of a
+// line is ignored. All tokens of all ranks have equal weight.
 //
 //     accelerate launch --num_processes 2 language_model FILE
 #include <accelerate/accelerate.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trains a small GPT-2 from scratch, byte by byte, on text files, and lets it
-// generate a few sentences.
+// Trains a small GPT-2 from scratch on the bytes of text files, then generates
+// a few sentences with it.
 //
 //     accelerate launch --num_processes 2 language_modeling
 //         /usr/share/games/fortunes/{computers,science}
@@ -58,7 +58,7 @@ std::string text_of(const torch::Tensor& ids) {
 void train(int num_files, char** files) {
   accelerate::Accelerator accelerator;
   accelerate::set_seed(1);
-  // One process writes the tokens, all map the same file.
+  // One process writes the tokens to a file, and all processes map it.
   const auto file =
       std::filesystem::temp_directory_path() /
       ("language_modeling." + accelerator.process_group().broadcast_bytes(

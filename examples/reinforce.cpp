@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// REINFORCE: walks along a line to its end at +5, with episodes of different
-// lengths on every rank. A loss that is the mean over the steps of an episode
-// is weighted by their number, so that all steps of all ranks have equal
-// weight.
+// REINFORCE: a policy learns to walk along a line to its end at +5. Episodes
+// have different lengths on every rank. The loss of an episode is the mean over
+// its steps. It is weighted by the number of steps, so all steps of all ranks
+// have equal weight.
 //
 //     accelerate launch --num_processes 2 reinforce
 #include <accelerate/accelerate.h>
@@ -13,7 +13,8 @@ namespace {
 constexpr int64_t kGoal = 5;
 constexpr int64_t kMostSteps = 40;
 
-/// States and moves (0: left, 1: right) from 0 to an end, or of kMostSteps.
+/// States and moves (0: left, 1: right) from 0 to an end of the line, at most
+/// kMostSteps.
 struct Episode {
   std::vector<float> states;
   std::vector<int64_t> moves;
@@ -47,7 +48,7 @@ int main() {
       torch::nn::Linear(1, 16), torch::nn::Tanh(), torch::nn::Linear(16, 2));
   accelerate::optim::Adam optimizer(model->parameters(), {.lr = 1e-2});
   auto [policy, opt] = accelerator.prepare(model, optimizer);
-  // Each rank makes its own walks.
+  // Each rank has its own random numbers.
   const auto rank = static_cast<uint64_t>(accelerator.process_index());
   accelerate::set_seed(1, {.offset = 1 + rank});
 

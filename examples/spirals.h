@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by the plain and the accelerated example: data, model, reports.
+// The data, the model and the reports of the plain and the accelerated example.
 #pragma once
 
 #include <accelerate/process.h>
@@ -14,7 +14,7 @@
 
 namespace spirals {
 
-/// A point of the plane, and which of two interleaved spirals it is on.
+/// A point in the plane, and the index of its spiral (one of two).
 struct Batch {
   torch::Tensor point;
   torch::Tensor label;
@@ -76,7 +76,7 @@ inline void report(int epoch, const torch::Tensor& loss) {
 }
 
 /// If there is an argument, writes all parameters as raw bytes to `argv[1]` +
-/// "." + rank: `./dev demo` compares these files.
+/// "." + rank. `tests/examples/runs_test.py` compares these files.
 inline void
 save(const std::vector<torch::Tensor>& parameters, int argc, char** argv) {
   if (argc < 2) {

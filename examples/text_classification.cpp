@@ -6,9 +6,9 @@
 //         --data reviews.csv --output classifier
 //     text_classification predict --model classifier < lines.txt
 //
-// Data is a CSV or JSON-lines file with columns `text` and `label`, or a folder
-// with one file per class. The best model of all epochs is saved as a folder
-// that transformers can also load.
+// The data is a CSV or JSON Lines file with the columns `text` and `label`, or
+// a folder with one file per class. The best model of all epochs is saved as a
+// folder that transformers can also load.
 #include <accelerate/accelerate.h>
 #include <accelerate/models.h>
 #include <accelerate/text.h>
@@ -45,7 +45,7 @@ struct Scores {
   double f1 = 0;
 };
 
-/// The same on every process, for any number of processes.
+/// The result is equal on all processes and for any number of processes.
 template <class Net, class Loader>
 Scores evaluate(
     accelerate::Accelerator& accelerator,
@@ -168,7 +168,7 @@ void train(const Options& options) {
         scores.accuracy,
         "    ",
         scores.f1);
-    // Scores are the same on all processes, so all decide alike.
+    // Scores are equal on all processes, so all make the same decision.
     const bool is_over = stopping.should_stop(scores.accuracy);
     if (stopping.is_best()) {
       best = scores;
@@ -179,7 +179,7 @@ void train(const Options& options) {
       });
     }
     if (is_over) {
-      accelerator.print("no better for ", options.patience, " epochs: stop");
+      accelerator.print("no progress for ", options.patience, " epochs: stop");
       break;
     }
   }
@@ -211,27 +211,27 @@ void predict(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app("fine-tunes and uses a text classifier");
+  CLI::App app("Fine-tunes and uses a text classifier");
   app.require_subcommand(1);
-  auto* training = app.add_subcommand("train", "fine-tunes");
-  training->add_option("--model", options.model, "folder of the encoder")
+  auto* training = app.add_subcommand("train", "Fine-tunes an encoder");
+  training->add_option("--model", options.model, "Folder of the encoder")
       ->required();
-  training->add_option("--data", options.data, "CSV, JSON lines or folder")
+  training->add_option("--data", options.data, "CSV, JSON Lines or folder")
       ->required();
-  training->add_option("--output", options.output, "where to save the best");
-  training->add_option("--classes", options.classes, "files of the folder")
+  training->add_option("--output", options.output, "Folder for the best model");
+  training->add_option("--classes", options.classes, "Files of the folder")
       ->delimiter(',');
   training->add_option("--num_epochs", options.num_epochs);
-  training->add_option("--batch_size", options.batch_size, "per process");
+  training->add_option("--batch_size", options.batch_size, "Per process");
   training->add_option("--learning_rate", options.learning_rate);
   training->add_option("--max_seq_length", options.max_seq_length);
   training->add_option("--eval_fraction", options.eval_fraction);
-  training->add_option("--patience", options.patience, "epochs without gain");
+  training->add_option("--patience", options.patience, "Patience in epochs");
   training->add_option("--seed", options.seed);
   training->add_option("--mixed_precision", options.mixed_precision);
   auto* prediction =
-      app.add_subcommand("predict", "classifies lines of standard input");
-  prediction->add_option("--model", options.model, "folder that train saved")
+      app.add_subcommand("predict", "Classifies lines of standard input");
+  prediction->add_option("--model", options.model, "Folder that train saved")
       ->required();
   prediction->add_option("--max_seq_length", options.max_seq_length);
   CLI11_PARSE(app, argc, argv);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run that may be stopped at any time and resumes where it was saved last:
+// You can stop this run at any time. It resumes from the last checkpoint:
 //
 //     accelerate launch example_checkpoint run 13    # stops after 13 steps
 //     accelerate launch example_checkpoint run       # resumes to the end
 //
-// The second prints exactly what an uninterrupted run prints.
+// The second command prints exactly what an uninterrupted run prints.
 #include <accelerate/accelerate.h>
 #include <torch/torch.h>
 
@@ -12,7 +12,7 @@
 
 namespace {
 
-/// State of the program itself.
+/// The program's own state.
 struct Steps : accelerate::Stateful {
   int64_t num_done = 0;
   accelerate::StateDict state_dict() const override {
@@ -49,7 +49,7 @@ int main(int argc, char** argv) {
       torch::nn::Linear(16, 1));
   accelerate::optim::AdamW optimizer(model->parameters(), {.lr = 0.01});
   auto [loader, net, opt] = accelerator.prepare(dataloader, model, optimizer);
-  // Built on the prepared optimizer, so it is saved, too.
+  // It uses the prepared optimizer, so checkpoints contain it too.
   auto scheduler = accelerate::get_scheduler(
       "linear", opt, {.num_warmup_steps = 10, .num_training_steps = kNumSteps});
   const auto steps = std::make_shared<Steps>();
@@ -57,7 +57,7 @@ int main(int argc, char** argv) {
 
   if (accelerator.latest_checkpoint()) {
     accelerator.load_state("latest");
-    accelerator.print("going on after ", steps->num_done, " steps");
+    accelerator.print("resuming after ", steps->num_done, " steps");
   }
   float last = 0;
   for (int64_t here = 0; steps->num_done < kNumSteps && here < num_allowed;) {
@@ -74,8 +74,7 @@ int main(int argc, char** argv) {
         accelerator.save_state();
       }
       if (accelerator.should_stop()) {
-        accelerator.save_and_leave(); // the machine is needed for something
-                                      // else
+        accelerator.save_and_leave(); // e.g. the machine shuts down
       }
       if (steps->num_done == kNumSteps || here == num_allowed) {
         break;

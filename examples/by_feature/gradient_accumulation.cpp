@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Four micro-batches per update, in bf16, with clipping. Sequences have
-// different lengths: the loss is weighted by the number of tokens it is the
-// mean of, so the update is that of one big batch.
+// different lengths. The loss is a mean over tokens and is weighted by their
+// number, so the update equals that of one large batch.
 //
 //     accelerate launch --num_processes 2 example_gradient_accumulation
 #include <accelerate/accelerate.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients sent as products of thin matrices, then in 16 bits.
+// Sends gradients as products of thin matrices (PowerSGD), then in 16 bits.
 //
 //     accelerate launch --num_processes 2 example_gradient_compression
 #include <accelerate/accelerate.h>

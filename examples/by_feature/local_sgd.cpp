@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that train on their own and average their weights every 8 steps.
+// Ranks train independently and average their weights every 8 steps.
 //
 //     accelerate launch --num_processes 2 example_local_sgd
 #include <accelerate/accelerate.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saving memory: activations that are recomputed instead of kept, and the
+// Saves memory: recomputes activations instead of keeping them, and finds the
 // largest batch that fits.
 //
 //     accelerate launch --num_processes 2 example_memory

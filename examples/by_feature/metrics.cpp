@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A metric over several processes that equals the metric of one, although the
-// last batches are filled up with samples from the beginning.
+// A metric over several processes. It equals the metric of a single process,
+// although the last batches are filled up with samples from the beginning.
 //
 //     accelerate launch --num_processes 3 ./example_metrics
 #include <accelerate/accelerate.h>
@@ -9,8 +9,8 @@
 int main() {
   accelerate::Accelerator accelerator;
 
-  // 100 numbers; a "model" that considers those above 60 large is right for all
-  // but 51 to 60.
+  // 100 numbers. The "model" considers those above 60 large, so it is wrong for
+  // 51 to 60.
   const auto x = torch::arange(100);
   const auto is_large = x.gt(50);
   auto loader = accelerator.prepare(accelerate::DataLoader(
@@ -22,8 +22,7 @@ int main() {
     const auto guess = batch[0].gt(60);
     accuracy.update(guess, batch[1]);
 
-    // Values that no metric sums can be gathered, even objects: one per sample
-    // of the batch.
+    // For other values, even objects, gather one per sample of the batch.
     std::vector<std::string> names;
     for (int64_t i = 0; i < guess.size(0); ++i) {
       const bool is_right = guess[i].equal(batch[1][i]);

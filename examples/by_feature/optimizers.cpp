@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A fused AdamW with parameter groups by rule and a schedule; its state by
+// A fused AdamW with parameter groups and a schedule. Its state is saved by
 // name.
 #include <accelerate/accelerate.h>
 #include <torch/torch.h>
@@ -14,7 +14,7 @@ int main() {
       torch::nn::LayerNorm(torch::nn::LayerNormOptions({32})),
       torch::nn::Linear(32, 1));
 
-  // Weight decay for matrices, none for biases and norms.
+  // Only matrices have weight decay, not biases and norms.
   accelerate::optim::AdamW optimizer(
       accelerate::optim::no_decay_groups(*model),
       {.lr = 1e-2, .weight_decay = 0.01});
@@ -41,7 +41,7 @@ int main() {
     }
   }
 
-  // The content of a checkpoint. Loading restores it into a new optimizer.
+  // A checkpoint contains this state. Loading restores it in a new optimizer.
   const auto names = accelerate::named_parameters(*model);
   const auto state = accelerate::optimizer_state(optimizer, names);
   accelerate::load_optimizer_state(optimizer, names, state);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A custom data set: samples are structs; batches come from a custom function
-// or from the built-in one for texts of different lengths.
+// A custom data set whose samples are structs. A custom function creates the
+// batches, or the built-in one for texts of different lengths.
 #include <accelerate/accelerate.h>
 #include <torch/torch.h>
 
-/// A sample. `Batch` is the type of many of them, in which numbers are tensors.
+/// A sample. In a `Batch` of samples, numbers become tensors.
 struct Review {
   std::vector<int64_t> input_ids;
-  torch::Tensor attention_mask; // left undefined: padding sets it
+  torch::Tensor attention_mask; // undefined: padding sets it
   int64_t stars = 0;
 
   struct Batch {
@@ -37,7 +37,8 @@ class Reviews {
   }
 };
 
-/// A custom collate function: all words of the batch, concatenated.
+/// A batch of the custom collate function: the words of all reviews,
+/// concatenated.
 struct Packed {
   torch::Tensor words;
   torch::Tensor first_word; // of each review

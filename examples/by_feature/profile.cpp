@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the time of a step goes:
+// Shows where the time of a step goes:
 //
 //     accelerate launch example_profile traces
 //

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stops in the middle of a shuffled epoch and resumes: the samples before and
-// after are those of the whole epoch, in the same order.
+// Stops in the middle of a shuffled epoch and resumes. The samples before and
+// after the stop are those of the whole epoch, in the same order.
 #include <accelerate/accelerate.h>
 #include <torch/torch.h>
 
@@ -34,13 +34,13 @@ int main() {
       note(batch);
       if (++num_batches == 2) {
         saved = loader.state_dict();
-        break; // the machine is needed for something else
+        break; // e.g. the machine shuts down
       }
     }
     accelerator.print("stopped after ", seen.size(), " samples");
   }
 
-  // A new process starts here; the run may have another number of processes.
+  // Imagine a new process here. The number of processes may be different.
   auto loader = accelerator.prepare(make_loader());
   loader.load_state_dict(saved);
   for (auto& batch : loader) {
@@ -48,5 +48,5 @@ int main() {
   }
   const std::set<int64_t> distinct(seen.begin(), seen.end());
   accelerator.print(
-      "seen ", seen.size(), " samples, ", distinct.size(), " of them distinct");
+      "saw ", seen.size(), " samples, ", distinct.size(), " of them distinct");
 }

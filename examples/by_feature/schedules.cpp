@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares schedules: the rate every 25 steps.
+// Compares schedules: prints the learning rate every 25 steps.
 #include <accelerate/accelerate.h>
 #include <torch/torch.h>
 
@@ -23,7 +23,7 @@ int main() {
                [](int64_t step) {
                  return 1.0 / static_cast<double>(1 + step / 30);
                }}},
-      // A custom warm-up, then a schedule that starts from the full rate.
+      // A custom warm-up, then a schedule that starts at the full rate.
       {"SequentialLR",
        SequentialLR{
            .schedules =
@@ -49,7 +49,7 @@ int main() {
     }
     std::printf("\n");
   }
-  // Driven by a metric, usually once per epoch.
+  // Depends on a metric. Usually stepped once per epoch.
   const auto weight = torch::zeros({1}, torch::requires_grad());
   optim::SGD optimizer({weight}, {.lr = 1.0});
   Scheduler plateau(optimizer, ReduceLROnPlateau{.factor = 0.5, .patience = 1});

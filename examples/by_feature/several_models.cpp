@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two models and two optimizers in alternation: a generator learns to imitate a
-// bell curve, a critic to tell the difference.
+// Trains two models with two optimizers in alternation. A generator learns to
+// imitate a bell curve, and a critic learns to tell the difference.
 //
 //     accelerate launch --num_processes 2 example_several_models
 #include <accelerate/accelerate.h>
@@ -26,7 +26,7 @@ int main() {
     return torch::binary_cross_entropy_with_logits(score, is);
   };
   for (int step = 0; step < 1000; ++step) {
-    // One forward for both halves: each forward of a prepared model
+    // One forward for both halves, because each forward of a prepared model
     // communicates.
     const auto mixed = torch::cat({wanted(), g(noise()).detach()});
     accelerator.backward(verdict(d(mixed), torch::cat({ones, 0 * ones})));
@@ -41,5 +41,5 @@ int main() {
   const torch::NoGradGuard no_grad;
   const auto samples = accelerator.gather(g(noise()));
   accelerator.print(
-      "the generator's mean is ", samples.mean().item<double>(), ", wanted 3");
+      "mean of the generator: ", samples.mean().item<double>(), ", expected 3");
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every rank keeps a shard of parameters, gradients and optimizer state;
-// parameters are gathered when an operator reads them. The loop is the same as
-// in any other run.
+// Every rank keeps a shard of parameters, gradients and optimizer state.
+// Parameters are gathered when an operator reads them. The training loop is the
+// same as without sharding.
 //
 //     accelerate launch --num_processes 2 example_sharding [FOLDER]
 #include <accelerate/accelerate.h>
 #include <torch/torch.h>
 
 int main(int argc, char** argv) {
-  // Units of any size, because the model of an example is small.
+  // Allows units of any size, because this model is small.
   accelerate::Accelerator accelerator(
       {.shard = {
            .stage = accelerate::ShardStage::kParameters,
@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
     }
   }
   accelerator.print("loss ", loss.item<double>());
-  // Saves whole weights; collective.
+  // Saves whole weights. All ranks must call it.
   if (argc > 1) {
     accelerator.save_model(net, argv[1]);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small batches on every rank, normalised by the statistics of all of them.
+// Normalises small batches with statistics over the batches of all ranks.
 //
 //     accelerate launch --num_processes 2 example_sync_batch_norm
 #include <accelerate/accelerate.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text to ids and back, with the tokenizer of a Hugging Face folder.
+// Converts text to ids and back with the tokenizer of a Hugging Face folder.
 #include <accelerate/text.h>
 
 #include <iostream>

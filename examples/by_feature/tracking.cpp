@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Metrics as JSON lines and for TensorBoard, log lines, and a bar:
+// Logs metrics as JSON Lines and for TensorBoard, and shows a progress bar:
 //
 //     accelerate launch example_tracking runs 12     # stops after 12 steps
 //     accelerate launch example_tracking runs        # resumes to the end
@@ -54,7 +54,7 @@ int main(int argc, char** argv) {
       opt.zero_grad();
       const auto mean =
           accelerator.reduce(loss.detach(), accelerate::ReduceOp::kMean);
-      // The default is the step after the last one, even after a restart.
+      // By default, the step after the last logged one, even after a restart.
       accelerator.log({{"loss", mean}, {"lr", kLearningRate}});
       progress_bar.update();
       progress_bar.set_postfix({{"loss", mean}});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks with different numbers of batches: none waits forever, and no sample is
-// used twice.
+// Ranks have different numbers of batches. No rank waits forever, and no sample
+// is used twice.
 //
 //     accelerate launch --num_processes 2 example_uneven_inputs
 #include <accelerate/accelerate.h>

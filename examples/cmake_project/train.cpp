@@ -8,14 +8,14 @@
 
 namespace {
 
-/// Points of a square. The label says whether a point is inside a circle.
+/// Points in a square. The label says whether a point is inside a circle.
 accelerate::TensorDataset make_data(int64_t num_points) {
   const auto points = torch::rand({num_points, 2}) * 2 - 1;
   return accelerate::TensorDataset(
       {points, (points.norm(2, 1) < 0.8).to(torch::kLong)});
 }
 
-/// State of the program itself, saved in checkpoints.
+/// The program's own state, saved in checkpoints.
 struct Progress : accelerate::Stateful {
   int64_t epoch = 0;
   accelerate::StateDict state_dict() const override {
@@ -30,8 +30,8 @@ struct Progress : accelerate::Stateful {
 
 } // namespace
 
-// train [EPOCHS [FOLDER]]: metrics go to FOLDER/circle, checkpoints to
-// FOLDER/checkpoints (the last two are kept).
+// Usage: train [EPOCHS [FOLDER]]. Writes metrics to FOLDER/circle and
+// checkpoints to FOLDER/checkpoints, and keeps the last two checkpoints.
 int main(int argc, char** argv) {
   const int64_t num_epochs = argc > 1 ? std::atoll(argv[1]) : 10;
   const std::filesystem::path folder = argc > 2 ? argv[2] : "runs";
@@ -66,7 +66,7 @@ int main(int argc, char** argv) {
       loss_of_batch = loss.item<double>();
       bar.update();
     }
-    const torch::NoGradGuard no_grad; // the test data of all processes
+    const torch::NoGradGuard no_grad; // evaluate on all processes
     std::vector<torch::Tensor> right;
     for (auto& batch : test_loader) {
       right.push_back(

@@ -17,12 +17,12 @@ args = parser.parse_args()
 
 
 def make_data(num_points):
-    """Points of a square. The label says whether a point is inside a circle."""
+    """Points in a square. The label says whether a point is inside a circle."""
     points = torch.rand(num_points, 2) * 2 - 1
     return TensorDataset(points, (points.norm(dim=1) < 0.8).long())
 
 
-# Metrics go to runs/circle, checkpoints to runs/checkpoints (the last two are kept).
+# Writes metrics to runs/circle and the last two checkpoints to runs/checkpoints.
 project = ProjectConfiguration(args.folder, automatic_checkpoint_naming=True, total_limit=2)
 accelerator = Accelerator(log_with="jsonl", project_config=project)
 accelerator.init_trackers("circle", config=vars(args))
@@ -39,7 +39,7 @@ model, optimizer, train_loader, test_loader = accelerator.prepare(
 
 @torch.no_grad()
 def accuracy():
-    """The accuracy on the test data, over all processes."""
+    """The accuracy on the test data of all processes."""
     right = []
     for points, labels in test_loader:
         right.append(accelerator.gather_for_metrics(model(points).argmax(dim=1) == labels))
