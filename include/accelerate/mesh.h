@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <vector>
 
 #include "accelerate/export.h"
 #include "accelerate/mesh_shape.h"
@@ -38,6 +39,9 @@ class ACCELERATE_API Mesh {
   /// Only `kData` has a group of joined dimensions; others throw `UsageError`.
   /// A loader shards by the rank and size of `group(kData)`.
   const ProcessGroup& group(MeshDimension dimensions) const;
+  /// Groups that together connect the ranks that differ in these dimensions
+  /// alone: reductions over one after the other reduce over all of them.
+  std::vector<const ProcessGroup*> groups(MeshDimension dimensions) const;
 
   int size(MeshDimension dimensions) const { return shape_.size(dimensions); }
   /// The position of this rank.

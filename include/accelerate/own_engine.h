@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Custom parallel strategies.
+// Custom layers of engines.
 #pragma once
 
 #include <functional>
@@ -9,15 +9,14 @@
 
 namespace accelerate {
 
-class ParallelEngine;
+class Layer;
 struct EngineArguments;
 
-/// Creates the engine of each prepared model instead of the built-in ones, even
-/// on a single rank. The interface of engines is `parallel/engine.h` in the
-/// sources; it may change between versions.
+/// Creates a layer of the engine of each prepared model instead of DDP's, even
+/// on a single rank. The interfaces of layers are in `parallel/layers.h` in the
+/// sources; they may change between versions.
 struct ACCELERATE_API OwnEngine {
-  using Make =
-      std::function<std::unique_ptr<ParallelEngine>(const EngineArguments&)>;
+  using Make = std::function<std::unique_ptr<Layer>(const EngineArguments&)>;
   Make make = {};
 };
 

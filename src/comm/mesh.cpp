@@ -61,4 +61,18 @@ const ProcessGroup& Mesh::group(MeshDimension dimensions) const {
   return found->second;
 }
 
+std::vector<const ProcessGroup*> Mesh::groups(MeshDimension dimensions) const {
+  if (const auto found = groups_.find(dimensions); found != groups_.end()) {
+    return {&found->second};
+  }
+  std::vector<const ProcessGroup*> groups;
+  for (const auto& [dimension, group] : groups_) {
+    if (dimension != MeshDimension::kData &&
+        (dimension & dimensions) != MeshDimension()) {
+      groups.push_back(&group);
+    }
+  }
+  return groups;
+}
+
 } // namespace accelerate

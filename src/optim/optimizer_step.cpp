@@ -22,7 +22,8 @@ struct SliceEntry {
   std::string key;
   const StateValue& value;
   const at::Tensor& trained;
-  const at::Tensor& parameter;
+  /// Of the tensor that ranks train together.
+  std::vector<int64_t> sizes;
   const TensorPieces& pieces;
 };
 
@@ -31,7 +32,7 @@ struct SliceEntry {
 // torch's Adam and similar optimizers, NAdam and ASGD.
 bool is_counter(const SliceEntry& entry) {
   constexpr const char* kNames[] = {".step", ".mu_product", ".eta", ".mu"};
-  return entry.parameter.dim() == 0 &&
+  return entry.sizes.empty() &&
          std::any_of(
              std::begin(kNames), std::end(kNames), [&](const char* name) {
                return entry.key.ends_with(name);
@@ -90,9 +91,8 @@ void OptimizerStep::wire(
         engine_of(parameter)) {
       continue;
     }
-    const auto trained = engine->trained(parameter);
-    if (engine->tensor_layout(parameter).is_divided() &&
-        !optimizer_->why_no_slices().empty()) {
+    const auto& trained = engine->trained(parameter);
+    if (engine->pieces(parameter) && !optimizer_->why_no_slices().empty()) {
       throw UsageError(str_cat(
           "[prepare] The optimizer ",
           optimizer_->why_no_slices(),
@@ -347,7 +347,7 @@ void OptimizerStep::for_each_slice(const StateDict& state, Work&& work) const {
     const auto engine = part.engine.lock();
     for (size_t i = 0; engine && i < part.parameters.size(); ++i) {
       const auto& parameter = part.parameters[i];
-      const auto pieces = engine->pieces(parameter);
+      const auto& pieces = engine->pieces(parameter);
       if (!pieces) {
         continue;
       }
@@ -357,7 +357,7 @@ void OptimizerStep::for_each_slice(const StateDict& state, Work&& work) const {
             str_cat(prefix, '.', key),
             value,
             part.trained[i],
-            parameter,
+            engine->whole_sizes(parameter),
             *pieces});
       }
     }
@@ -370,9 +370,7 @@ StateDict OptimizerStep::state_dict() const {
   for_each_slice(held, [&](const SliceEntry& entry) {
     const auto* values = std::get_if<at::Tensor>(&entry.value);
     if (values != nullptr && values->sizes() == entry.trained.sizes()) {
-      state.set(
-          entry.key,
-          TensorSlice{*values, entry.parameter.sizes().vec(), entry.pieces});
+      state.set(entry.key, TensorSlice{*values, entry.sizes, entry.pieces});
     }
   });
   return state;
@@ -382,8 +380,7 @@ std::map<std::string, TensorPieces> OptimizerStep::pieces_needed(
     const StateDict& saved) const {
   std::map<std::string, TensorPieces> needed;
   for_each_slice(saved, [&](const SliceEntry& entry) {
-    if (!is_counter(entry) &&
-        whole_shape(entry.value) == entry.parameter.sizes()) {
+    if (!is_counter(entry) && whole_shape(entry.value) == entry.sizes) {
       needed[entry.key] = entry.pieces;
     }
   });
@@ -395,7 +392,7 @@ StateDict OptimizerStep::of_this_rank(const StateDict& saved) const {
   for_each_slice(saved, [&](const SliceEntry& entry) {
     const auto* whole = std::get_if<at::Tensor>(&entry.value);
     if (whole != nullptr && !is_counter(entry) &&
-        whole->sizes() == entry.parameter.sizes()) {
+        whole->sizes() == entry.sizes) {
       state.set(
           entry.key,
           elements_at(*whole, entry.pieces).view(entry.trained.sizes()));
@@ -404,8 +401,7 @@ StateDict OptimizerStep::of_this_rank(const StateDict& saved) const {
     if (slice == nullptr) {
       return;
     }
-    if (slice->whole != entry.parameter.sizes().vec() ||
-        slice->pieces != entry.pieces) {
+    if (slice->whole != entry.sizes || slice->pieces != entry.pieces) {
       throw UsageError(str_cat(
           "[load_state_dict] '",
           entry.key,
@@ -416,7 +412,7 @@ StateDict OptimizerStep::of_this_rank(const StateDict& saved) const {
           ", but this rank trains ",
           entry.trained.numel(),
           " other elements of a tensor of shape ",
-          entry.parameter.sizes(),
+          at::IntArrayRef(entry.sizes),
           ". Load it with the number of ranks that saved it"));
     }
     state.set(entry.key, slice->values.view(entry.trained.sizes()));

@@ -174,7 +174,7 @@ inline StateDict TorchOptimizer::new_state(
     throw UsageError(str_cat(
         "[prepare] The optimizer already has state for '",
         replacement.name,
-        "', but this strategy trains another tensor in its place. Prepare the "
+        "', but this run trains another tensor in its place. Prepare the "
         "model and the optimizer before the first step, and load state after "
         "prepare()"));
   }

@@ -22,8 +22,8 @@
 #include "parallel/engine.h"
 #include "parallel/join.h"
 #include "parallel/joinable.h"
+#include "parallel/layer_table.h"
 #include "parallel/shared_tensors.h"
-#include "parallel/strategies.h"
 #include "parallel/unused_parameters.h"
 
 namespace accelerate {
@@ -149,10 +149,15 @@ std::string describe(const ParameterSet& model, const DdpOptions& options) {
       describe_model(model));
 }
 
-class DdpEngine final : public ParallelEngine, private Joinable {
+class DdpLayer final : public ForwardLayer,
+                       public ExchangeLayer,
+                       public UpdateLayer,
+                       public CaptureLayer,
+                       public StateLayer,
+                       private Joinable {
  public:
-  DdpEngine(const EngineArguments& arguments, const DdpOptions& options)
-      : ParallelEngine(MemoryLayout(arguments.memory)),
+  DdpLayer(const EngineArguments& arguments, const DdpOptions& options)
+      : layout_(arguments.engine->layout()),
         group_(arguments.group),
         options_(options),
         model_(arguments.model),
@@ -165,9 +170,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     make_reducer();
     notifier_->on_backward = [this] { on_backward(); };
   }
-  ~DdpEngine() override { notifier_->on_backward = nullptr; }
-
-  bool is_local() const override { return false; }
+  ~DdpLayer() override { notifier_->on_backward = nullptr; }
 
   void before_forward() override {
     trains_ = at::GradMode::is_enabled() && is_trained(model_);
@@ -419,9 +422,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     }
   }
 
-  void load_gradient(const at::Tensor& parameter, const StateValue& value)
-      override {
-    ParallelEngine::load_gradient(parameter, value);
+  void note_loaded_gradient(const at::Tensor& parameter) override {
     std::erase_if(left_behind_, [&](const at::Tensor& known) {
       return known.is_same(parameter);
     });
@@ -925,6 +926,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     }
   }
 
+  MemoryLayout& layout_;
   ProcessGroup group_;
   DdpOptions options_;
   ParameterSet model_;
@@ -1002,9 +1004,9 @@ class DdpEngine final : public ParallelEngine, private Joinable {
 };
 
 /// For a model that had nothing to train when it was prepared.
-class FrozenEngine final : public ParallelEngine {
+class FrozenLayer final : public ForwardLayer {
  public:
-  explicit FrozenEngine(const ParameterSet& model) : model_(model) {}
+  explicit FrozenLayer(const ParameterSet& model) : model_(model) {}
   bool is_outdated() const override { return is_trained(model_); }
 
  private:
@@ -1013,7 +1015,7 @@ class FrozenEngine final : public ParallelEngine {
 
 } // namespace
 
-std::unique_ptr<ParallelEngine> make_ddp_engine(
+std::unique_ptr<Layer> make_ddp_layer(
     const EngineArguments& arguments,
     const DdpOptions& options) {
   if (options.bucket_cap_mb < 1) {
@@ -1026,9 +1028,9 @@ std::unique_ptr<ParallelEngine> make_ddp_engine(
   agree_on_text(arguments.group, "prepare", describe(arguments.model, options));
   // A frozen model has no gradients to average.
   if (!is_trained(arguments.model)) {
-    return std::make_unique<FrozenEngine>(arguments.model);
+    return std::make_unique<FrozenLayer>(arguments.model);
   }
-  return std::make_unique<DdpEngine>(arguments, options);
+  return std::make_unique<DdpLayer>(arguments, options);
 }
 
 } // namespace accelerate

@@ -4,32 +4,179 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <ranges>
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "comm/agreement.h"
+#include "state/sliced_state.h"
 
 namespace accelerate {
+namespace {
 
-ParallelEngine::ParallelEngine(MemoryLayout layout, Mesh mesh)
-    : layout_(std::move(layout)), mesh_(std::move(mesh)) {}
-
-const TensorLayout& ParallelEngine::tensor_layout(
-    const at::Tensor& /*parameter*/) const {
-  static const TensorLayout whole;
-  return whole;
-}
-
-std::optional<TensorPieces> ParallelEngine::pieces(
-    const at::Tensor& parameter) const {
-  const auto& layout = tensor_layout(parameter);
-  if (!layout.is_divided()) {
-    return std::nullopt;
+template <class Interface>
+void collect(Layer& layer, std::vector<Interface*>& list) {
+  if (auto* found = dynamic_cast<Interface*>(&layer)) {
+    list.push_back(found);
   }
-  return pieces_of(
-      parameter.sizes().vec(), layout, mesh_.shape(), mesh_.group().rank());
 }
 
+void append(TensorLayout& layout, const LayerPlacement& placed) {
+  layout.placements.insert(
+      layout.placements.end(),
+      placed.placements.begin(),
+      placed.placements.end());
+  if (placed.memory != TensorMemory::kDevice) {
+    layout.memory = placed.memory;
+  }
+}
+
+} // namespace
+
+ParallelEngine::ParallelEngine(const EngineArguments& arguments)
+    : model_(arguments.model),
+      layout_(arguments.memory),
+      mesh_(arguments.mesh) {}
+
+void ParallelEngine::add(std::unique_ptr<Layer> layer) {
+  collect(*layer, forward_);
+  collect(*layer, backward_);
+  collect(*layer, gradient_);
+  collect(*layer, update_);
+  collect(*layer, placement_);
+  collect(*layer, capture_);
+  collect(*layer, state_);
+  if (auto* exchange = dynamic_cast<ExchangeLayer*>(layer.get())) {
+    if (exchange_ != nullptr) {
+      throw UsageError(
+          "[prepare] Two layers synchronise the gradients of a model. Keep one "
+          "of them");
+    }
+    exchange_ = exchange;
+  }
+  layers_.push_back(std::move(layer));
+}
+
+void ParallelEngine::place_parameters() {
+  for (size_t i = 0; !placement_.empty() && i < model_.parameters.size(); ++i) {
+    const auto& parameter = model_.parameters[i];
+    Place place = {parameter, parameter, parameter.sizes().vec()};
+    for (const auto* layer : placement_) {
+      auto placed = layer->place(place.trained);
+      if (!placed.whole.empty()) {
+        place.whole = std::move(placed.whole);
+        append(place.held_layout, placed);
+      }
+      append(place.layout, placed);
+      place.trained = std::move(placed.trained);
+    }
+    const auto pieces = [&](const TensorLayout& layout) {
+      return layout.is_divided() ? std::optional(pieces_of(
+                                       place.whole,
+                                       layout,
+                                       mesh_.shape(),
+                                       mesh_.group().rank()))
+                                 : std::nullopt;
+    };
+    place.pieces = pieces(place.layout);
+    place.held = pieces(place.held_layout);
+    if (place.pieces || !place.trained.is_same(parameter)) {
+      place_of_[parameter.unsafeGetTensorImpl()] = places_.size();
+      place_of_[place.trained.unsafeGetTensorImpl()] = places_.size();
+      places_.push_back(std::move(place));
+    }
+  }
+}
+
+// --- forward ----------------------------------------------------------------
+bool ParallelEngine::is_outdated() const {
+  return std::ranges::any_of(forward_, &ForwardLayer::is_outdated);
+}
+
+void ParallelEngine::before_forward() {
+  for (auto* layer : forward_) {
+    layer->before_forward();
+  }
+}
+
+bool ParallelEngine::wants_outputs() const {
+  return std::ranges::any_of(forward_, &ForwardLayer::wants_outputs);
+}
+
+void ParallelEngine::after_forward(std::span<at::Tensor* const> outputs) {
+  for (auto* layer : forward_ | std::views::reverse) {
+    layer->after_forward(outputs);
+  }
+}
+
+void ParallelEngine::abandon_forward() {
+  for (auto* layer : forward_ | std::views::reverse) {
+    layer->abandon_forward();
+  }
+}
+
+void ParallelEngine::set_buffers(
+    const std::vector<std::string>& names,
+    const std::vector<at::Tensor>& buffers) {
+  for (auto* layer : forward_) {
+    layer->set_buffers(names, buffers);
+  }
+}
+
+// --- backward ---------------------------------------------------------------
+void ParallelEngine::before_backward() {
+  for (auto* layer : backward_) {
+    layer->before_backward();
+  }
+}
+
+void ParallelEngine::after_backward() {
+  for (auto* layer : backward_ | std::views::reverse) {
+    layer->after_backward();
+  }
+}
+
+void ParallelEngine::abandon_backward() {
+  for (auto* layer : backward_ | std::views::reverse) {
+    layer->abandon_backward();
+  }
+}
+
+void ParallelEngine::await_another_backward() {
+  if (exchange_ != nullptr) {
+    exchange_->await_another_backward();
+  }
+}
+
+GradientArrival ParallelEngine::arrival() const {
+  return exchange_ != nullptr ? exchange_->arrival()
+                              : GradientArrival::kUnknown;
+}
+
+void ParallelEngine::set_sync(bool sync) {
+  is_accumulating_ = !sync;
+  if (exchange_ != nullptr) {
+    exchange_->set_sync(sync);
+  }
+}
+
+void ParallelEngine::sync_next_backward() {
+  if (exchange_ != nullptr) {
+    exchange_->sync_next_backward();
+  }
+}
+
+Joinable* ParallelEngine::joinable() const {
+  return exchange_ != nullptr ? exchange_->joinable() : nullptr;
+}
+
+// --- gradients --------------------------------------------------------------
 at::Tensor ParallelEngine::gradient(const at::Tensor& parameter) const {
+  for (const auto* layer : gradient_) {
+    if (auto found = layer->gradient(parameter)) {
+      return *std::move(found);
+    }
+  }
   return parameter.grad();
 }
 
@@ -52,24 +199,328 @@ void ParallelEngine::scale_gradients(
   }
 }
 
+std::vector<at::Tensor> ParallelEngine::kept_gradients(
+    const std::vector<at::Tensor>& parameters) {
+  for (auto* layer : gradient_) {
+    if (auto kept = layer->kept_gradients(parameters); !kept.empty()) {
+      return kept;
+    }
+  }
+  return {};
+}
+
+void ParallelEngine::scale_kept_gradients(const at::Tensor& factor) {
+  for (auto* layer : gradient_) {
+    layer->scale_kept_gradients(factor);
+  }
+}
+
+void ParallelEngine::zero_gradients(
+    const std::vector<at::Tensor>& parameters,
+    Zeroing how) {
+  for (auto* layer : gradient_) {
+    layer->zero_gradients(parameters, how);
+  }
+}
+
+StateValue ParallelEngine::saved_gradient(const at::Tensor& parameter) const {
+  std::optional<StateValue> value;
+  for (size_t i = 0; !value && i < gradient_.size(); ++i) {
+    value = gradient_[i]->saved_gradient(parameter);
+  }
+  if (!value) {
+    value = parameter.grad();
+  }
+  const auto* place = find(parameter);
+  if (place == nullptr) {
+    return *std::move(value);
+  }
+  if (const auto* slice = std::get_if<TensorSlice>(&*value)) {
+    return slice_of(*place, place->pieces, slice->values);
+  }
+  return slice_of(*place, place->held, std::get<at::Tensor>(*value));
+}
+
+void ParallelEngine::load_gradient(
+    const at::Tensor& parameter,
+    const StateValue& value) {
+  StateValue own = value;
+  if (const auto* place = find(parameter); place != nullptr && place->held) {
+    const auto* slice = std::get_if<TensorSlice>(&value);
+    if (slice != nullptr && slice->pieces == *place->held) {
+      own = slice->values.view(parameter.sizes());
+    } else if (const auto* whole = std::get_if<at::Tensor>(&value);
+               whole != nullptr && whole->defined()) {
+      own = elements_at(*whole, *place->held).view(parameter.sizes());
+    }
+  }
+  for (auto* layer : gradient_) {
+    if (layer->load_gradient(parameter, own)) {
+      return;
+    }
+  }
+  const auto& whole = std::get<at::Tensor>(own);
+  at::Tensor target = parameter;
+  target.mutable_grad() = whole.defined() ? whole.detach().to(
+                                                parameter.device(),
+                                                parameter.scalar_type(),
+                                                /*non_blocking=*/false,
+                                                /*copy=*/true)
+                                          : at::Tensor();
+  if (exchange_ != nullptr) {
+    exchange_->note_loaded_gradient(parameter);
+  }
+}
+
+// --- step -------------------------------------------------------------------
+void ParallelEngine::before_step() {
+  for (auto* layer : update_) {
+    layer->before_step();
+  }
+}
+
+const ReducedCopies* ParallelEngine::lend_copies(bool takes) {
+  const ReducedCopies* lent = nullptr;
+  for (auto* layer : update_) {
+    const auto* copies = layer->lend_copies(takes);
+    lent = lent == nullptr ? copies : lent;
+  }
+  return lent;
+}
+
+void ParallelEngine::after_step(bool did_step) {
+  for (auto* layer : update_ | std::views::reverse) {
+    layer->after_step(did_step);
+  }
+}
+
+void ParallelEngine::abandon_step() {
+  for (auto* layer : update_ | std::views::reverse) {
+    layer->abandon_step();
+  }
+}
+
+// --- capture ----------------------------------------------------------------
+std::string ParallelEngine::why_not_to_record() const {
+  for (const auto* layer : capture_) {
+    if (auto why = layer->why_not_to_record(); !why.empty()) {
+      return why;
+    }
+  }
+  return {};
+}
+
+void ParallelEngine::prepare_recording() {
+  for (auto* layer : capture_) {
+    layer->prepare_recording();
+  }
+}
+
+bool ParallelEngine::is_settled() const {
+  return std::ranges::all_of(capture_, &CaptureLayer::is_settled);
+}
+
+size_t ParallelEngine::num_layouts() const {
+  size_t sum = 0;
+  for (const auto* layer : capture_) {
+    sum += layer->num_layouts();
+  }
+  return sum;
+}
+
+bool ParallelEngine::shares_buffers_next() const {
+  return std::ranges::any_of(capture_, &CaptureLayer::shares_buffers_next);
+}
+
+void ParallelEngine::set_shares_buffers_next(bool shares) {
+  for (auto* layer : capture_) {
+    layer->set_shares_buffers_next(shares);
+  }
+}
+
+// --- where parameters are ---------------------------------------------------
+const ParallelEngine::Place* ParallelEngine::find(
+    const at::Tensor& parameter) const {
+  const auto found = place_of_.find(parameter.unsafeGetTensorImpl());
+  return found == place_of_.end() ? nullptr : &places_[found->second];
+}
+
+const at::Tensor& ParallelEngine::trained(const at::Tensor& parameter) const {
+  const auto* place = find(parameter);
+  return place != nullptr ? place->trained : parameter;
+}
+
+const TensorLayout& ParallelEngine::tensor_layout(
+    const at::Tensor& parameter) const {
+  static const TensorLayout whole;
+  const auto* place = find(parameter);
+  return place != nullptr ? place->layout : whole;
+}
+
+const std::optional<TensorPieces>& ParallelEngine::pieces(
+    const at::Tensor& parameter) const {
+  static const std::optional<TensorPieces> whole;
+  const auto* place = find(parameter);
+  return place != nullptr ? place->pieces : whole;
+}
+
+bool ParallelEngine::is_divided() const {
+  return std::ranges::any_of(
+      places_, [](const auto& place) { return place.pieces.has_value(); });
+}
+
+std::vector<int64_t> ParallelEngine::whole_sizes(
+    const at::Tensor& parameter) const {
+  const auto* place = find(parameter);
+  return place != nullptr ? place->whole : parameter.sizes().vec();
+}
+
+// --- state ------------------------------------------------------------------
+StateValue ParallelEngine::slice_of(
+    const Place& place,
+    const std::optional<TensorPieces>& pieces,
+    const at::Tensor& values) {
+  if (pieces && values.defined()) {
+    return TensorSlice{values, place.whole, *pieces};
+  }
+  return values;
+}
+
 StateValue ParallelEngine::saved(const at::Tensor& parameter) const {
-  return parameter.detach();
+  const auto* place = find(parameter);
+  if (place == nullptr) {
+    return parameter.detach();
+  }
+  for (const auto* layer : state_) {
+    const auto whole = layer->whole_value(place->parameter);
+    if (whole.defined()) {
+      return slice_of(*place, place->held, whole.detach());
+    }
+  }
+  return slice_of(*place, place->pieces, place->trained.detach());
+}
+
+void ParallelEngine::refuse_load(const Place& place, const std::string& got) {
+  throw UsageError(str_cat(
+      "[load_state_dict] The saved state has ",
+      got,
+      ". This rank needs a tensor of shape ",
+      at::IntArrayRef(place.whole),
+      place.pieces ? str_cat(
+                         ", or its shard of ",
+                         place.trained.numel(),
+                         " elements. Was it saved for another model, or with "
+                         "other shard units?")
+                   : ". Was it saved for another model?"));
+}
+
+void ParallelEngine::load_slice(const Place& place, const TensorSlice& slice)
+    const {
+  if (slice.whole != place.whole || slice.pieces != place.pieces) {
+    refuse_load(
+        place,
+        str_cat(
+            "other ",
+            slice.values.numel(),
+            " elements of a tensor of shape ",
+            at::IntArrayRef(slice.whole)));
+  }
+  place.trained.detach().copy_(slice.values.view(place.trained.sizes()));
 }
 
 void ParallelEngine::load(
     const at::Tensor& parameter,
     const StateValue& value) {
-  const auto* whole = std::get_if<at::Tensor>(&value);
-  if (whole == nullptr || whole->sizes() != parameter.sizes()) {
-    throw UsageError(str_cat(
-        "[load_state_dict] The model needs a tensor of shape ",
-        parameter.sizes(),
-        ", but the saved state has ",
-        whole == nullptr ? "none" : str_cat("one of shape ", whole->sizes()),
-        ". Was it saved for another model?"));
-  }
   const at::NoGradGuard no_grad;
-  parameter.detach().copy_(*whole);
+  const auto* found = find(parameter);
+  const Place place =
+      found != nullptr ? *found
+                       : Place{parameter, parameter, parameter.sizes().vec()};
+  const auto* whole = std::get_if<at::Tensor>(&value);
+  const auto* slice = std::get_if<TensorSlice>(&value);
+  at::Tensor held;
+  if (slice != nullptr && place.pieces) {
+    load_slice(place, *slice);
+  } else if (whole == nullptr || whole->sizes() != place.whole) {
+    refuse_load(
+        place,
+        whole == nullptr ? "no tensor"
+                         : str_cat("a tensor of shape ", whole->sizes()));
+  } else {
+    held = place.held ? elements_at(*whole, *place.held).view(parameter.sizes())
+                      : *whole;
+    place.trained.detach().copy_(
+        place.pieces
+            ? elements_at(*whole, *place.pieces).view(place.trained.sizes())
+            : held);
+  }
+  for (auto* layer : state_) {
+    layer->take_loaded(place.parameter, held);
+  }
+}
+
+void ParallelEngine::after_load() {
+  for (auto* layer : state_) {
+    layer->after_load();
+  }
+}
+
+/// Collective over the ranks that hold the other parts.
+at::Tensor ParallelEngine::gather_held(
+    const Place& place,
+    const at::Tensor& value) const {
+  const auto along = place.held_layout.divided_along();
+  const auto& group = mesh_.group(along);
+  const auto ranks = mesh_.shape().ranks(mesh_.group().rank(), along);
+  std::vector<std::pair<TensorPieces, at::Tensor>> slices;
+  int64_t most = 0;
+  for (const int rank : ranks) {
+    slices.emplace_back(
+        pieces_of(place.whole, place.held_layout, mesh_.shape(), rank),
+        at::Tensor());
+    most = std::max(most, num_elements(slices.back().first));
+  }
+  auto own = at::zeros({most}, value.options().requires_grad(false));
+  own.narrow(0, 0, value.numel()).copy_(value.flatten());
+  announce(group, "gather of a parameter to save it");
+  const auto all = group.all_gather(own).cpu();
+  for (size_t i = 0; i < slices.size(); ++i) {
+    auto& [pieces, values] = slices[i];
+    values = all[static_cast<int64_t>(i)].narrow(0, 0, num_elements(pieces));
+  }
+  return join_slices(place.whole, slices);
+}
+
+void ParallelEngine::visit_whole_parameters(bool keep, const TakeWhole& take) {
+  const at::NoGradGuard no_grad;
+  const bool are_held_in_parts = std::ranges::any_of(
+      places_, [](const auto& place) { return place.held.has_value(); });
+  const auto pass_on = [&](size_t i, const at::Tensor& value) {
+    const auto* place = find(model_.parameters[i]);
+    const auto whole =
+        place != nullptr && place->held ? gather_held(*place, value) : value;
+    if (keep) {
+      take(i, whole);
+    }
+  };
+  for (auto* layer : state_) {
+    if (layer->visit_parameters(keep || are_held_in_parts, pass_on)) {
+      return;
+    }
+  }
+  const bool are_others =
+      are_held_in_parts || std::ranges::any_of(places_, [](const auto& place) {
+        return !place.pieces;
+      });
+  for (size_t i = 0; are_others && i < model_.parameters.size(); ++i) {
+    const auto& parameter = model_.parameters[i];
+    if (keep || are_held_in_parts) {
+      pass_on(
+          i,
+          trained(parameter).detach().to(
+              at::kCPU, /*non_blocking=*/false, /*copy=*/true));
+    }
+  }
 }
 
 std::vector<at::Tensor> ParallelEngine::whole_parameters(bool keep) {
@@ -83,21 +534,20 @@ std::vector<at::Tensor> ParallelEngine::whole_parameters(bool keep) {
   return values;
 }
 
-StateValue ParallelEngine::saved_gradient(const at::Tensor& parameter) const {
-  return gradient(parameter);
+StateDict ParallelEngine::state_dict() const {
+  StateDict state;
+  for (const auto* layer : state_) {
+    for (const auto& [key, value] : layer->state_dict()) {
+      state.set(key, value);
+    }
+  }
+  return state;
 }
 
-void ParallelEngine::load_gradient(
-    const at::Tensor& parameter,
-    const StateValue& value) {
-  const auto& whole = std::get<at::Tensor>(value);
-  at::Tensor target = parameter;
-  target.mutable_grad() = whole.defined() ? whole.detach().to(
-                                                parameter.device(),
-                                                parameter.scalar_type(),
-                                                /*non_blocking=*/false,
-                                                /*copy=*/true)
-                                          : at::Tensor();
+void ParallelEngine::load_state_dict(const StateDict& state) {
+  for (auto* layer : state_) {
+    layer->load_state_dict(state);
+  }
 }
 
 } // namespace accelerate

@@ -39,14 +39,15 @@ at::Tensor norm_over_ranks(const HeldGradients& held, double norm_type) {
                  ? at::zeros({}, held.norm_options)
                  : kernels::total_norm(held.gradients, norm_type)
                        .to(held.norm_options);
-  announce(*held.ranks, "reduction over gradient shards");
-  if (std::isinf(norm_type)) {
-    held.ranks->all_reduce(own, ReduceOp::kMax);
-    return own;
+  const bool is_largest = std::isinf(norm_type);
+  if (!is_largest) {
+    own = own.pow(norm_type);
   }
-  own = own.pow(norm_type);
-  held.ranks->all_reduce(own, ReduceOp::kSum);
-  return own.pow(1 / norm_type);
+  for (const auto* ranks : held.ranks) {
+    announce(*ranks, "reduction over gradient shards");
+    ranks->all_reduce(own, is_largest ? ReduceOp::kMax : ReduceOp::kSum);
+  }
+  return is_largest ? own : own.pow(1 / norm_type);
 }
 
 at::Tensor total_norm(
@@ -56,7 +57,7 @@ at::Tensor total_norm(
   std::vector<at::Tensor> norms;
   ByDevice whole;
   for (const auto& part : held) {
-    if (part.ranks != nullptr) {
+    if (!part.ranks.empty()) {
       norms.push_back(norm_over_ranks(part, norm_type).to(device));
     } else {
       add_to(whole, part.gradients);

@@ -16,9 +16,9 @@ class ProcessGroup;
 
 /// Gradients as this rank holds them.
 struct HeldGradients {
-  /// The ranks that together hold every element of these once; null if this
-  /// rank has all elements.
-  const ProcessGroup* ranks = nullptr;
+  /// The ranks that together hold every element of these once, as
+  /// `Mesh::groups` returns them; empty if this rank has all elements.
+  std::vector<const ProcessGroup*> ranks = {};
   std::vector<at::Tensor> gradients = {};
   /// The engine that keeps all of these for the step; null if they are modified
   /// in place.

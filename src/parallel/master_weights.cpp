@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "parallel/master_weights.h"
-
 #include <ATen/ATen.h>
 
 #include <optional>
@@ -10,7 +8,9 @@
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "observe/hint.h"
+#include "parallel/engine.h"
 #include "parallel/gradient_norm.h"
+#include "parallel/layer_table.h"
 
 namespace accelerate {
 namespace {
@@ -20,16 +20,22 @@ bool is_castable(const at::Tensor& parameter) {
   return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
 }
 
-/// Wraps the engine that synchronises gradients. Gradients arrive in the dtype
-/// of the weights, and move to the memory of the master weights as soon as all
-/// ranks have received them, so that accumulation uses float32. On a single
-/// rank, gradients of an accumulation with only one backward stay as they are
-/// until someone needs them in float32, and the factor of clipping is not
-/// applied until then: an optimizer that takes copies needs neither.
-class MasterEngine final : public ParallelEngine {
+/// Gradients arrive in the dtype of the weights, and move to the memory of the
+/// master weights as soon as all ranks have received them, so that accumulation
+/// uses float32. On a single rank, gradients of an accumulation with only one
+/// backward stay as they are until someone needs them in float32, and the
+/// factor of clipping is not applied until then: an optimizer that takes copies
+/// needs neither.
+class MasterLayer final : public ForwardLayer,
+                          public BackwardLayer,
+                          public GradientLayer,
+                          public UpdateLayer,
+                          public PlacementLayer,
+                          public StateLayer {
  public:
-  MasterEngine(const EngineArguments& arguments, const MakeInner& make_inner)
-      : ParallelEngine(MemoryLayout(arguments.memory)),
+  explicit MasterLayer(const EngineArguments& arguments)
+      : engine_(*arguments.engine),
+        layout_(arguments.engine->layout()),
         model_(arguments.model) {
     for (size_t i = 0; i < arguments.model.parameters.size(); ++i) {
       const auto& parameter = arguments.model.parameters[i];
@@ -61,12 +67,10 @@ class MasterEngine final : public ParallelEngine {
       weight_values_.push_back(weights_[i].detach());
       copies_.weights[masters_[i].unsafeGetTensorImpl()] = weight_values_[i];
     }
-    inner_ = make_inner(arguments);
   }
 
-  bool is_local() const override { return false; }
   bool is_outdated() const override {
-    return weights_.empty() && (inner_->is_outdated() || unfrozen());
+    return weights_.empty() && unfrozen().has_value();
   }
   void before_forward() override {
     const auto place = at::GradMode::is_enabled() ? unfrozen() : std::nullopt;
@@ -77,17 +81,6 @@ class MasterEngine final : public ParallelEngine {
           "' was frozen during prepare() and requires a gradient now, but has "
           "no master weight. Freeze it after prepare() instead"));
     }
-    inner_->before_forward();
-  }
-  bool wants_outputs() const override { return inner_->wants_outputs(); }
-  void after_forward(std::span<at::Tensor* const> outputs) override {
-    inner_->after_forward(outputs);
-  }
-  void abandon_forward() override { inner_->abandon_forward(); }
-  void set_buffers(
-      const std::vector<std::string>& names,
-      const std::vector<at::Tensor>& buffers) override {
-    inner_->set_buffers(names, buffers);
   }
 
   void before_backward() override {
@@ -102,41 +95,31 @@ class MasterEngine final : public ParallelEngine {
       weights_[i].mutable_grad().reset();
       is_shown_[i] = false;
     }
-    inner_->before_backward();
   }
   void after_backward() override {
-    inner_->after_backward();
     // Others have not received what a rank accumulates locally.
-    if (inner_->is_local() || inner_->sync()) {
+    if (!engine_.exchanges() || engine_.sync()) {
       take_gradients();
     } else {
       adds_up_weights_ = true;
     }
   }
   void abandon_backward() override {
-    inner_->abandon_backward();
     // As in autograd: gradients that have arrived are kept.
-    if (inner_->is_local()) {
+    if (!engine_.exchanges()) {
       take_gradients();
     }
   }
-  void await_another_backward() override { inner_->await_another_backward(); }
-  GradientArrival arrival() const override { return inner_->arrival(); }
-  void set_sync(bool sync) override {
-    is_window_open_ = !sync;
-    inner_->set_sync(sync);
-  }
-  bool sync() const override { return inner_->sync(); }
-  void sync_next_backward() override { inner_->sync_next_backward(); }
 
-  at::Tensor gradient(const at::Tensor& parameter) const override {
+  std::optional<at::Tensor> gradient(
+      const at::Tensor& parameter) const override {
     const auto place = place_of(parameter);
     if (!place) {
-      return inner_->gradient(parameter);
+      return std::nullopt;
     }
     settle_gradients();
     const auto& taken = masters_[*place].grad();
-    return taken.defined() ? taken : inner_->gradient(weights_[*place]);
+    return taken.defined() ? taken : weights_[*place].grad();
   }
   std::vector<at::Tensor> kept_gradients(
       const std::vector<at::Tensor>& parameters) override {
@@ -153,7 +136,7 @@ class MasterEngine final : public ParallelEngine {
       const auto& taken = place ? masters_[*place].grad() : at::Tensor();
       if (taken.defined()) {
         kept.push_back(taken);
-      } else if (gradient(parameter).defined()) {
+      } else if (engine_.gradient(parameter).defined()) {
         return {};
       }
       if (place) {
@@ -197,17 +180,13 @@ class MasterEngine final : public ParallelEngine {
         }
       }
     }
-    inner_->zero_gradients(parameters, how);
   }
 
-  at::Tensor trained(const at::Tensor& parameter) const override {
-    const auto place = place_of(parameter);
-    return place ? masters_[*place] : parameter;
+  LayerPlacement place(const at::Tensor& tensor) const override {
+    const auto place = place_of(tensor);
+    return {place ? masters_[*place] : tensor};
   }
-  void before_step() override {
-    inner_->before_step();
-    are_written_ = false;
-  }
+  void before_step() override { are_written_ = false; }
   const ReducedCopies* lend_copies(bool takes) override {
     are_written_ = takes;
     if (!takes || (factor_.defined() && !all_wait())) {
@@ -216,72 +195,39 @@ class MasterEngine final : public ParallelEngine {
     copies_.gradient_factor = factor_;
     return takes ? &copies_ : nullptr;
   }
-  void after_step(bool did_step) override {
+  void after_step(bool /*did_step*/) override {
     if (!weights_.empty() && !are_written_) {
       const at::NoGradGuard no_grad;
       at::_foreach_copy_(weight_values_, master_values_);
     }
-    inner_->after_step(did_step);
   }
-  void abandon_step() override { inner_->abandon_step(); }
 
-  StateValue saved(const at::Tensor& parameter) const override {
-    return inner_->saved(trained(parameter));
-  }
-  void visit_whole_parameters(bool keep, const TakeWhole& take) override {
-    for (size_t i = 0; keep && i < model_.parameters.size(); ++i) {
-      take(
-          i,
-          trained(model_.parameters[i])
-              .detach()
-              .to(at::kCPU, false, /*copy=*/true));
-    }
-  }
-  void load(const at::Tensor& parameter, const StateValue& value) override {
-    inner_->load(parameter, value);
+  void take_loaded(const at::Tensor& parameter, const at::Tensor& /*whole*/)
+      override {
     if (const auto place = place_of(parameter)) {
-      inner_->load(masters_[*place], value);
+      weight_values_[*place].copy_(master_values_[*place]);
     }
   }
-  void after_load() override { inner_->after_load(); }
-  void load_gradient(const at::Tensor& parameter, const StateValue& value)
+  bool load_gradient(const at::Tensor& parameter, const StateValue& value)
       override {
     const auto place = place_of(parameter);
     if (!place) {
-      inner_->load_gradient(parameter, value);
-      return;
+      return false;
     }
     settle_gradients();
     at::Tensor& gradient = masters_[*place].mutable_grad();
     gradient.reset();
     is_shown_[*place] = false;
-    if (!inner_->is_local()) {
-      inner_->load_gradient(weights_[*place], value);
-      return;
+    if (engine_.exchanges()) {
+      return false; // a part of the weight's, until it is synchronised
     }
     weights_[*place].mutable_grad().reset();
     if (const auto& whole = std::get<at::Tensor>(value); whole.defined()) {
       gradient = room_of(*place);
       gradient.copy_(whole);
     }
+    return true;
   }
-  std::string why_not_to_record() const override {
-    return inner_->why_not_to_record();
-  }
-  void prepare_recording() override { inner_->prepare_recording(); }
-  bool is_settled() const override { return inner_->is_settled(); }
-  size_t num_layouts() const override { return inner_->num_layouts(); }
-  bool shares_buffers_next() const override {
-    return inner_->shares_buffers_next();
-  }
-  void set_shares_buffers_next(bool shares) override {
-    inner_->set_shares_buffers_next(shares);
-  }
-  StateDict state_dict() const override { return inner_->state_dict(); }
-  void load_state_dict(const StateDict& state) override {
-    inner_->load_state_dict(state);
-  }
-  Joinable* joinable() override { return inner_->joinable(); }
 
  private:
   /// The master weights are contiguous, so that rank 0's are broadcast at once.
@@ -392,7 +338,7 @@ class MasterEngine final : public ParallelEngine {
       settle_gradients();
     }
     // A bucket's memory is written again; that of a single rank is not.
-    const bool may_stay = inner_->is_local() && !is_window_open_;
+    const bool may_stay = !engine_.exchanges() && !engine_.is_accumulating();
     // [0]: those moved to an empty place; [1]: those that are added.
     std::vector<at::Tensor> come[2], places[2];
     for (size_t i = 0; i < weights_.size(); ++i) {
@@ -458,7 +404,8 @@ class MasterEngine final : public ParallelEngine {
     }
   }
 
-  std::shared_ptr<ParallelEngine> inner_;
+  const ParallelEngine& engine_;
+  MemoryLayout& layout_;
   ParameterSet model_;
   /// Parameters without a master weight because they were frozen, by index.
   std::vector<size_t> frozen_;
@@ -482,7 +429,6 @@ class MasterEngine final : public ParallelEngine {
   mutable at::Tensor factor_;
   /// The gradients it applies to; null if a master weight had none.
   std::vector<const c10::TensorImpl*> waiting_;
-  bool is_window_open_ = false;
   /// Whether backwards accumulate in the weights' gradients before
   /// synchronisation.
   bool adds_up_weights_ = false;
@@ -493,10 +439,8 @@ class MasterEngine final : public ParallelEngine {
 
 } // namespace
 
-std::unique_ptr<ParallelEngine> make_master_engine(
-    const EngineArguments& arguments,
-    const MakeInner& make_inner) {
-  return std::make_unique<MasterEngine>(arguments, make_inner);
+std::unique_ptr<Layer> make_master_layer(const EngineArguments& arguments) {
+  return std::make_unique<MasterLayer>(arguments);
 }
 
 } // namespace accelerate

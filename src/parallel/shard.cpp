@@ -10,10 +10,10 @@
 #include "base/str.h"
 #include "comm/agreement.h"
 #include "parallel/engine.h"
+#include "parallel/layer_table.h"
 #include "parallel/lazy_storage.h"
 #include "parallel/sharded_model.h"
 #include "parallel/shared_tensors.h"
-#include "parallel/strategies.h"
 #include "parallel/unit_gathers.h"
 #include "parallel/unit_gradients.h"
 #include "parallel/unused_parameters.h"
@@ -23,16 +23,24 @@
 namespace accelerate {
 namespace {
 
-class ShardEngine final : public ParallelEngine {
+class ShardLayer final : public ForwardLayer,
+                         public ExchangeLayer,
+                         public GradientLayer,
+                         public UpdateLayer,
+                         public PlacementLayer,
+                         public StateLayer {
  public:
-  ShardEngine(const EngineArguments& arguments, const ShardingOptions& options)
-      : ParallelEngine(MemoryLayout(arguments.memory), arguments.mesh),
+  ShardLayer(const EngineArguments& arguments, const ShardingOptions& options)
+      : layout_(arguments.engine->layout()),
         all_(arguments.model),
         model_(arguments, options, layout_),
         whole_(
             arguments.group,
             split_parameters(arguments.model, options).whole),
-        gathers_(*this, model_, [this] { gradients_->start_due_reduction(); }),
+        gathers_(
+            *arguments.engine,
+            model_,
+            [this] { gradients_->start_due_reduction(); }),
         buffers_(arguments.model) {
     const at::NoGradGuard no_grad;
     while (model_.add_unit()) {
@@ -44,8 +52,6 @@ class ShardEngine final : public ParallelEngine {
     gradients_.emplace(model_);
     note_frozen();
   }
-
-  bool is_local() const override { return false; }
 
   // --- forward --------------------------------------------------------------
   void before_forward() override {
@@ -106,10 +112,11 @@ class ShardEngine final : public ParallelEngine {
   }
 
   // --- gradients ------------------------------------------------------------
-  at::Tensor gradient(const at::Tensor& parameter) const override {
+  std::optional<at::Tensor> gradient(
+      const at::Tensor& parameter) const override {
     return model_.holds(parameter)
-               ? gradients_->gradient(model_.place_of(parameter))
-               : ParallelEngine::gradient(parameter);
+               ? std::optional(gradients_->gradient(model_.place_of(parameter)))
+               : std::nullopt;
   }
   void zero_gradients(const std::vector<at::Tensor>& parameters, Zeroing how)
       override {
@@ -119,15 +126,28 @@ class ShardEngine final : public ParallelEngine {
       }
     }
   }
+  std::optional<StateValue> saved_gradient(
+      const at::Tensor& parameter) const override {
+    return model_.holds(parameter)
+               ? std::optional(gradients_->saved(model_.place_of(parameter)))
+               : std::nullopt;
+  }
+  bool load_gradient(const at::Tensor& parameter, const StateValue& value)
+      override {
+    const bool is_held = model_.holds(parameter);
+    if (is_held) {
+      gradients_->load(model_.place_of(parameter), value);
+    }
+    return is_held;
+  }
 
   // --- step -----------------------------------------------------------------
-  at::Tensor trained(const at::Tensor& parameter) const override {
-    return model_.holds(parameter) ? model_.slice_of(parameter).own : parameter;
-  }
-  const TensorLayout& tensor_layout(
-      const at::Tensor& parameter) const override {
-    return model_.holds(parameter) ? model_.slice_of(parameter).layout
-                                   : ParallelEngine::tensor_layout(parameter);
+  LayerPlacement place(const at::Tensor& tensor) const override {
+    if (!model_.holds(tensor)) {
+      return {tensor};
+    }
+    const auto& slice = model_.slice_of(tensor);
+    return {slice.own, slice.layout.placements, slice.layout.memory};
   }
   // Units gathered for a backward that never came contain old weights.
   void before_step() override { gathers_.release_all(); }
@@ -138,53 +158,28 @@ class ShardEngine final : public ParallelEngine {
   }
 
   // --- state ----------------------------------------------------------------
-  StateValue saved(const at::Tensor& parameter) const override {
+  at::Tensor whole_value(const at::Tensor& parameter) const override {
     if (!model_.holds(parameter)) {
-      return ParallelEngine::saved(parameter);
+      return {};
     }
     const auto& slice = model_.slice_of(parameter);
-    const auto& whole = model_.whole_of(slice);
-    if (model_.unit_of(slice).has_whole() && !gathers_.is_stale()) {
-      return whole.detach();
-    }
-    return TensorSlice{slice.own.detach(), whole.sizes().vec(), slice.pieces};
+    const bool has_whole =
+        model_.unit_of(slice).has_whole() && !gathers_.is_stale();
+    return has_whole ? model_.whole_of(slice) : at::Tensor();
   }
 
-  void load(const at::Tensor& parameter, const StateValue& value) override {
+  void take_loaded(const at::Tensor& parameter, const at::Tensor& whole)
+      override {
     if (!model_.holds(parameter)) {
-      ParallelEngine::load(parameter, value);
       return;
     }
-    const auto& slice = model_.slice_of(parameter);
-    const auto& mine = model_.whole_of(slice);
-    const at::NoGradGuard no_grad;
     gathers_.release_all();
-    if (const auto* whole = std::get_if<at::Tensor>(&value)) {
-      if (whole->sizes() != mine.sizes()) {
-        refuse_load(str_cat("a tensor of shape ", whole->sizes()), slice);
-      }
-      slice.own.detach().copy_(
-          whole->flatten().narrow(0, slice.begin(), slice.own.numel()));
-      if (!model_.is_gathered()) {
-        mine.detach().copy_(*whole);
-      }
+    if (model_.is_gathered()) {
       return;
     }
-    const auto* part = std::get_if<TensorSlice>(&value);
-    if (part == nullptr) {
-      refuse_load("no tensor", slice);
-    }
-    if (part->whole != mine.sizes().vec() || part->pieces != slice.pieces) {
-      refuse_load(
-          str_cat(
-              "other ",
-              part->values.numel(),
-              " elements of a tensor of shape ",
-              at::IntArrayRef(part->whole)),
-          slice);
-    }
-    slice.own.detach().copy_(part->values.flatten());
-    if (!model_.is_gathered()) {
+    if (whole.defined()) {
+      parameter.detach().copy_(whole);
+    } else {
       gathers_.set_stale();
     }
   }
@@ -200,21 +195,7 @@ class ShardEngine final : public ParallelEngine {
     }
   }
 
-  StateValue saved_gradient(const at::Tensor& parameter) const override {
-    return model_.holds(parameter)
-               ? gradients_->saved(model_.place_of(parameter))
-               : ParallelEngine::saved_gradient(parameter);
-  }
-  void load_gradient(const at::Tensor& parameter, const StateValue& value)
-      override {
-    if (model_.holds(parameter)) {
-      gradients_->load(model_.place_of(parameter), value);
-    } else {
-      ParallelEngine::load_gradient(parameter, value);
-    }
-  }
-
-  void visit_whole_parameters(bool keep, const TakeWhole& take) override {
+  bool visit_parameters(bool keep, const TakeWhole& take) override {
     const at::NoGradGuard no_grad;
     std::unordered_map<const c10::TensorImpl*, size_t> place_of;
     for (size_t i = 0; i < all_.parameters.size(); ++i) {
@@ -242,6 +223,7 @@ class ShardEngine final : public ParallelEngine {
                 at::kCPU, /*non_blocking=*/false, /*copy=*/true));
       }
     }
+    return true;
   }
 
  private:
@@ -288,20 +270,7 @@ class ShardEngine final : public ParallelEngine {
     buffers_may_differ_ = trains;
   }
 
-  [[noreturn]] void refuse_load(const std::string& got, const ShardSlice& slice)
-      const {
-    throw UsageError(str_cat(
-        "[load_state_dict] The saved state has ",
-        got,
-        ". This rank needs a tensor of shape ",
-        model_.whole_of(slice).sizes(),
-        ", or its shard: ",
-        slice.own.numel(),
-        " elements from position ",
-        slice.begin(),
-        ". Was it saved for another model, or with other shard units?"));
-  }
-
+  MemoryLayout& layout_;
   ParameterSet all_;
   ShardedModel model_;
   WholeGradients whole_;
@@ -316,10 +285,9 @@ class ShardEngine final : public ParallelEngine {
 
 } // namespace
 
-std::unique_ptr<ParallelEngine> make_shard_engine(
+std::unique_ptr<Layer> make_shard_layer(
     const EngineArguments& arguments,
     const ShardingOptions& options) {
-  check_sharding(arguments.model, options);
   check_lazy_storage();
   // Parameters that stay whole must be filled and moved now; no gather does it
   // later.
@@ -359,7 +327,7 @@ std::unique_ptr<ParallelEngine> make_shard_engine(
           units,
           '\n',
           describe_model(arguments.model)));
-  return std::make_unique<ShardEngine>(arguments, options);
+  return std::make_unique<ShardLayer>(arguments, options);
 }
 
 } // namespace accelerate

@@ -13,9 +13,9 @@
 #include "accelerate/sharding.h"
 #include "accelerate/tensor_pieces.h"
 #include "layout/tensor_layout.h"
+#include "parallel/layers.h"
 #include "parallel/memory_layout.h"
 #include "parallel/shard_units.h"
-#include "parallel/strategies.h"
 #include "state/parameter_set.h"
 
 namespace accelerate {

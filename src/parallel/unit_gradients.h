@@ -43,7 +43,7 @@ class UnitGradients {
   /// Sends complete gradients once the other ranks have answered.
   void start_due_reduction();
 
-  /// As in `ParallelEngine`; parameters by their indices in the model.
+  /// As in `GradientLayer`; parameters by their indices in the model.
   at::Tensor gradient(size_t place) const;
   void zero(size_t place, Zeroing how);
   StateValue saved(size_t place) const;

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <iostream>
-#include <utility>
+#include <tuple>
 
 #include "accelerate/error.h"
 #include "base/str.h"
@@ -98,46 +98,6 @@ void refuse_what_the_device_lacks(const Assembly& assembly) {
   }
 }
 
-// PowerSGD's state would be combined with gradients of another scale, or
-// contain an infinity forever.
-void refuse_memory_of_scaled_gradients(
-    const Assembly& assembly,
-    const DdpOptions& ddp) {
-  if (assembly.precision == Precision::kFp16 &&
-      ddp.compression == Compression::kPowerSgd &&
-      (ddp.power_sgd.use_error_feedback || ddp.power_sgd.warm_start)) {
-    throw ConfigError(
-        "[Accelerator] PowerSGD with error feedback or warm start does not "
-        "work "
-        "with fp16. Use bf16, or turn both off");
-  }
-}
-
-std::optional<at::ScalarType> type_of_weights(
-    const AcceleratorOptions& options,
-    Precision precision) {
-  if (!options.master_weights) {
-    return std::nullopt;
-  }
-  if (precision != Precision::kBf16) {
-    throw ConfigError(str_cat(
-        "[Accelerator] master_weights needs mixed precision bf16, but it is ",
-        find_precision(precision).name,
-        ". Use bf16, or remove master_weights"));
-  }
-  if (options.engine.make) {
-    throw ConfigError(
-        "[Accelerator] master_weights does not work with a custom engine. "
-        "Remove one of them");
-  }
-  if (!options.shard.ignored.empty()) {
-    throw ConfigError(
-        "[Accelerator] master_weights does not work with parameters that are "
-        "left unsharded. Remove one of the two settings");
-  }
-  return at::kBFloat16;
-}
-
 // A single process waits for nobody, but can be queried.
 void watch_this_thread(const ProcessGroup& group) {
   if (!group.is_solo()) {
@@ -152,15 +112,16 @@ void watch_this_thread(const ProcessGroup& group) {
   RankRecord::of_this_thread().join(alone);
 }
 
-// What no engine can train with yet, whatever asks for it.
+// What no layer serves, whatever asks for it.
 void refuse_unserved(const MeshSizes& sizes) {
-  const std::pair<const char*, int> unserved[] = {
-      {"pipeline", sizes.pipeline},
-      {"context", sizes.context},
-      {"sequence", sizes.sequence},
-      {"tensor", sizes.tensor}};
-  for (const auto& [name, size] : unserved) {
-    if (size > 1) {
+  const auto served = served_dimensions();
+  const std::tuple<const char*, int, MeshDimension> asked[] = {
+      {"pipeline", sizes.pipeline, MeshDimension::kPipeline},
+      {"context", sizes.context, MeshDimension::kContext},
+      {"sequence", sizes.sequence, MeshDimension::kSequence},
+      {"tensor", sizes.tensor, MeshDimension::kTensor}};
+  for (const auto& [name, size, dimension] : asked) {
+    if (size > 1 && (served & dimension) == MeshDimension()) {
       throw ConfigError(str_cat(
           "[Accelerator] The parallelism has a ",
           name,
@@ -202,27 +163,6 @@ Mesh mesh_of(const ProcessGroup& group, const AcceleratorOptions& options) {
     sizes.replicate = 1;
   }
   return Mesh(group, sizes);
-}
-
-Strategy choose_strategy(
-    const AcceleratorOptions& options,
-    const ProcessGroup& group) {
-  const bool shards = options.shard.stage != ShardStage::kNone;
-  if (options.engine.make) {
-    if (shards) {
-      throw ConfigError(
-          "[Accelerator] Sharding does not work with a custom engine. Remove "
-          "one of them");
-    }
-    return options.engine;
-  }
-  if (group.is_solo()) {
-    return SingleDevice{options.shard};
-  }
-  if (shards) {
-    return options.shard;
-  }
-  return options.ddp;
 }
 
 } // namespace
@@ -270,8 +210,13 @@ Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
   refuse_threads_on_one_device(assembly);
   assembly.precision = settings.mixed_precision(options.mixed_precision);
   refuse_what_the_device_lacks(assembly);
-  assembly.strategy = choose_strategy(options, assembly.group);
-  assembly.weights = type_of_weights(options, assembly.precision);
+  assembly.engines = EnginePlan(
+      {.ddp = options.ddp,
+       .shard = options.shard,
+       .own = options.engine,
+       .master_weights = options.master_weights,
+       .precision = assembly.precision,
+       .mesh = assembly.mesh.shape()});
   assembly.gradient_accumulation_steps =
       settings.gradient_accumulation_steps(options.accumulation.num_steps);
   assembly.debug = settings.debug(options.debug);
@@ -279,7 +224,6 @@ Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
   if (assembly.debug) {
     assembly.group.check_collectives();
   }
-  refuse_memory_of_scaled_gradients(assembly, options.ddp);
   watch_this_thread(assembly.group);
   warn_if_devices_are_shared(assembly);
   return assembly;

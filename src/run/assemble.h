@@ -8,7 +8,7 @@
 
 #include "accelerate/accelerator_options.h"
 #include "accelerate/mesh.h"
-#include "parallel/strategies.h"
+#include "parallel/layer_table.h"
 
 namespace accelerate {
 
@@ -20,10 +20,8 @@ struct Assembly {
   Mesh mesh;
   c10::Device device{c10::kCPU};
   Precision precision = Precision::kNo;
-  /// The dtype of trained models' weights; see `master_weights`.
-  std::optional<at::ScalarType> weights = {};
   /// How models are trained together.
-  Strategy strategy;
+  EnginePlan engines;
   int64_t gradient_accumulation_steps = 1;
   bool debug = false;
   bool step_summary = false;

@@ -371,9 +371,9 @@ TrainingRun::LoadedState TrainingRun::read_own_state(
   // Gradients and compression errors of steps that the loaded run never made
   // are dropped, whether or not it had some itself.
   states.try_emplace(kAccumulation, Accumulation::nothing());
-  const bool is_own = std::holds_alternative<OwnEngine>(assembly_.strategy);
   for (const auto& [name, object] : state_->objects()) {
-    if (!is_own && std::dynamic_pointer_cast<ParallelEngine>(object)) {
+    if (!assembly_.engines.needs_state() &&
+        std::dynamic_pointer_cast<ParallelEngine>(object)) {
       states.try_emplace(name);
     }
   }
@@ -450,7 +450,7 @@ std::vector<std::string> TrainingRun::add_own_part(
       }
       states.try_emplace(name);
     }
-    // It may have been saved with another strategy, or other units.
+    // It may have been saved with other layers, or other units.
     const auto needs = slice_needs();
     const bool fits = StateReader::fits(states, needs);
     reader.fit(

@@ -100,12 +100,12 @@ std::map<std::string, TensorPieces> ModelContext::pieces_needed(
     const auto found =
         parameter_of.find(tied == model.tied.end() ? name : tied->second);
     if (found == parameter_of.end() ||
-        whole_shape(value) != found->second->sizes()) {
+        whole_shape(value) != engine->whole_sizes(*found->second)) {
       continue;
     }
     // Slices are enough if all ranks gather them; a tensor that this rank keeps
     // whole needs no gather.
-    const auto pieces = engine->pieces(*found->second);
+    const auto& pieces = engine->pieces(*found->second);
     if (pieces &&
         (std::holds_alternative<TensorSlice>(value) ||
          std::holds_alternative<TensorSlice>(engine->saved(*found->second)))) {
@@ -129,9 +129,11 @@ std::vector<ModelContext::Matched> ModelContext::match(
                        const at::Tensor& tensor,
                        bool is_parameter) {
     const auto value = values.extract(name);
+    const auto sizes =
+        is_parameter ? engine->whole_sizes(tensor) : tensor.sizes().vec();
     if (!value) {
       misfits.add("missing tensors", name);
-    } else if (whole_shape(value.mapped()) != tensor.sizes()) {
+    } else if (whole_shape(value.mapped()) != sizes) {
       misfits.add(
           "tensors of another shape",
           name,
@@ -139,7 +141,7 @@ std::vector<ModelContext::Matched> ModelContext::match(
               ' ',
               at::IntArrayRef(whole_shape(value.mapped())),
               " instead of ",
-              tensor.sizes()));
+              at::IntArrayRef(sizes)));
     } else {
       matched.push_back({name, tensor, value.mapped(), is_parameter});
     }

@@ -170,7 +170,8 @@ TrainingRun::TrainingRun(
           state_,
           step_state_)),
       scaler_(make_scaler(assembly_, reductions_, options_.scaler)),
-      input_watch_(std::make_shared<InputWatch>(group().world_size() == 1)),
+      input_watch_(
+          std::make_shared<InputWatch>(mesh().size(MeshDimension::kData) == 1)),
       times_before_(RankRecord::of_this_thread().step_times()),
       says_step_times_(assembly_.step_summary),
       host_copies_(std::make_shared<HostCopies>()),
@@ -313,10 +314,10 @@ std::shared_ptr<ModelContext> TrainingRun::prepare_model(
   context->reductions = reductions_;
   context->inputs = input_watch_;
   if (evaluation_mode) {
-    put_engine(context, SingleDevice{}, std::nullopt);
+    put_engine(context, EnginePlan());
   } else {
     check_precision(context->model, precision());
-    put_engine(context, assembly_.strategy, assembly_.weights);
+    put_engine(context, assembly_.engines);
     let_renew(context);
   }
   context->step_state = step_state_;
@@ -333,27 +334,23 @@ std::shared_ptr<ModelContext> TrainingRun::prepare_model(
 }
 
 bool TrainingRun::places_parts() const {
-  const auto* shard = std::get_if<ShardingOptions>(&assembly_.strategy);
-  return shard != nullptr && shard->stage == ShardStage::kParameters;
+  return assembly_.engines.places_parts();
 }
 
 void TrainingRun::put_engine(
     const std::shared_ptr<ModelContext>& model,
-    const Strategy& strategy,
-    std::optional<at::ScalarType> weights) {
-  model->engine = make_engine(
-      {assembly_.group,
-       model->model,
-       options_.memory,
-       weights,
-       assembly_.mesh,
-       device()},
-      strategy);
-  model->weights = weights;
+    const EnginePlan& plan) {
+  model->engine = plan.make(
+      {.group = mesh().group(MeshDimension::kData),
+       .model = model->model,
+       .memory = options_.memory,
+       .mesh = mesh(),
+       .device = device()});
+  model->weights = plan.weights();
   model->as_prepared = ParameterSnapshot(model->model);
   for (size_t i = 0; i < model->model.parameters.size(); ++i) {
     const auto& parameter = model->model.parameters[i];
-    const auto trained = model->engine->trained(parameter);
+    const auto& trained = model->engine->trained(parameter);
     model->index_of[parameter.unsafeGetTensorImpl()] = i;
     model->index_of[trained.unsafeGetTensorImpl()] = i;
   }
@@ -367,7 +364,7 @@ void TrainingRun::put_engine(
 
 void TrainingRun::train_evaluated(const std::shared_ptr<ModelContext>& model) {
   check_precision(model->model, precision());
-  put_engine(model, assembly_.strategy, assembly_.weights);
+  put_engine(model, assembly_.engines);
   model->is_for_evaluation = false;
   has_models_ = true;
   state_->add("engine", model->engine, StateScope::kPerRank);
@@ -378,7 +375,7 @@ void TrainingRun::let_renew(const std::shared_ptr<ModelContext>& model) {
   model->renew = [this, weak = std::weak_ptr(model)] {
     const auto context = weak.lock();
     check_precision(context->model, precision());
-    put_engine(context, assembly_.strategy, assembly_.weights);
+    put_engine(context, assembly_.engines);
     state_->add("engine", context->engine, StateScope::kPerRank);
     wire();
   };
@@ -426,7 +423,7 @@ void TrainingRun::backward(
     const BackwardOptions& options,
     const RunAutograd& run) {
   note_step();
-  const bool is_alone = group().world_size() == 1;
+  const bool is_alone = mesh().size(MeshDimension::kData) == 1;
   if (is_alone && has_models_ && !complain_ && !step_state_->has_forward()) {
     throw UsageError(
         "[backward] No prepared model was called since the last step, so with "
@@ -538,12 +535,8 @@ void TrainingRun::watch_for_optimizers() {
   // Only in the first calls: scripts may inspect gradients for a while before
   // they train.
   constexpr int64_t kLooksAt = 10;
-  const auto* shard = std::get_if<ShardingOptions>(&assembly_.strategy);
-  const bool is_sharded = shard != nullptr && group().world_size() > 1 &&
-                          shard->stage != ShardStage::kNone;
   if (!step_state_->sync_gradients() || ++num_synchronised_ != kLooksAt ||
-      !topology().is_main() ||
-      (num_accumulation_steps() == 1 && !scaler_ && !is_sharded)) {
+      !topology().is_main()) {
     return;
   }
   const auto optimizers = living_optimizers();
@@ -554,7 +547,9 @@ void TrainingRun::watch_for_optimizers() {
         return model->index_of.contains(parameter.unsafeGetTensorImpl());
       });
     };
+    const bool is_sharded = model->engine->is_divided();
     if (model->is_for_evaluation || !is_trained(model->model) ||
+        (num_accumulation_steps() == 1 && !scaler_ && !is_sharded) ||
         std::any_of(optimizers.begin(), optimizers.end(), trains)) {
       continue;
     }
@@ -751,7 +746,7 @@ std::vector<HeldGradients> TrainingRun::held_gradients(
       const auto options = engine->trained(parameter).options();
       if (place == held.size()) {
         held.push_back(
-            {.ranks = &engine->mesh().group(divided),
+            {.ranks = engine->mesh().groups(divided),
              .norm_options = options.dtype(at::kFloat)});
       }
       if (options.dtype() == at::kDouble) {
@@ -816,11 +811,8 @@ std::string TrainingRun::why_not_to_capture(
   if (!has_device_graphs(device())) {
     return str_cat(device(), " has no device graphs. Use a GPU");
   }
-  if (std::holds_alternative<OwnEngine>(assembly_.strategy)) {
-    return "custom engines cannot be recorded";
-  }
-  if (std::holds_alternative<ShardingOptions>(assembly_.strategy)) {
-    return "sharded models cannot be recorded";
+  if (auto why = assembly_.engines.why_not_to_capture(); !why.empty()) {
+    return why;
   }
   if (const auto carrier = to_c10d(group())) {
     const auto name = carrier->getBackend(device().type())->getBackendName();

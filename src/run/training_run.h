@@ -60,7 +60,7 @@ struct RunTrace {
   /// The messages of ranks, and the number of collectives on the device.
   std::vector<std::string> meetings = {};
   int64_t num_collectives = 0;
-  /// `ParallelEngine::shares_buffers_next` at the end of the step.
+  /// `CaptureLayer::shares_buffers_next` at the end of the step.
   std::vector<std::pair<std::weak_ptr<ModelContext>, bool>> shares_buffers = {};
 };
 
@@ -109,7 +109,7 @@ class ACCELERATE_API TrainingRun {
       std::unique_ptr<OptimizerAdapter> optimizer);
   /// Connects optimizers with the engines of the models whose parameters they
   /// hold; they train the tensors that these return. Throws `UsageError` if the
-  /// strategy trains other tensors and an optimizer already has state for the
+  /// engine trains other tensors and an optimizer already has state for the
   /// model's own.
   void wire();
 
@@ -327,8 +327,7 @@ class ACCELERATE_API TrainingRun {
   StateReader::Needs slice_needs() const;
   void put_engine(
       const std::shared_ptr<ModelContext>& model,
-      const Strategy& strategy,
-      std::optional<at::ScalarType> weights);
+      const EnginePlan& plan);
   /// Allows the model to get another engine if all its parameters were frozen
   /// and some are trained again.
   void let_renew(const std::shared_ptr<ModelContext>& model);

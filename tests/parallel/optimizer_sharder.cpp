@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "parallel/engine.h"
+
 namespace accelerate {
 namespace {
 
@@ -16,20 +18,19 @@ int64_t slice_size(int64_t size, int world_size) {
 } // namespace
 
 OptimizerSharder::OptimizerSharder(const EngineArguments& arguments)
-    : ParallelEngine(MemoryLayout(arguments.memory), arguments.mesh),
-      group_(arguments.group),
-      buffers_(arguments.model.buffers) {
+    : group_(arguments.group), buffers_(arguments.model.buffers) {
   const auto& parameters = arguments.model.parameters;
   // One unit for all: the parameters move into flat memory of the layout.
   std::vector<size_t> all(parameters.size());
   for (size_t i = 0; i < all.size(); ++i) {
     all[i] = i;
   }
-  layout_.set_units(parameters, {all});
-  const auto& unit = layout_.units()[0];
-  const auto flat = layout_.allocate(
+  auto& layout = arguments.engine->layout();
+  layout.set_units(parameters, {all});
+  const auto& unit = layout.units()[0];
+  const auto flat = layout.allocate(
       MemoryUse::kParameters, unit.num_numbers, parameters[0].options());
-  const auto views = layout_.views(unit, flat, parameters);
+  const auto views = layout.views(unit, flat, parameters);
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < parameters.size(); ++i) {
     views[i].copy_(parameters[i]);
@@ -41,11 +42,7 @@ OptimizerSharder::OptimizerSharder(const EngineArguments& arguments)
     const int64_t size = std::min(chunk, parameter.numel() - begin);
     auto own = parameter.detach().flatten().narrow(0, begin, size);
     own.set_requires_grad(true);
-    slices_.push_back(
-        {parameter,
-         own,
-         begin,
-         {.placements = {{MeshDimension::kData, FlatShard{0, chunk}}}}});
+    slices_.push_back({parameter, own, begin, chunk});
   }
 }
 
@@ -92,21 +89,10 @@ void OptimizerSharder::after_backward() {
   }
 }
 
-at::Tensor OptimizerSharder::gradient(const at::Tensor& parameter) const {
+std::optional<at::Tensor> OptimizerSharder::gradient(
+    const at::Tensor& parameter) const {
   const auto& slice = slice_of(parameter);
   return is_reduced_ ? slice.own.grad() : slice.parameter.grad();
-}
-
-void OptimizerSharder::scale_gradients(
-    const std::vector<at::Tensor>& parameters,
-    const at::Tensor& factor) {
-  ++calls["scale_gradients"];
-  const at::NoGradGuard no_grad;
-  for (const auto& parameter : parameters) {
-    if (parameter.grad().defined()) {
-      at::Tensor(parameter.grad()).mul_(factor);
-    }
-  }
 }
 
 void OptimizerSharder::zero_gradients(
@@ -124,13 +110,9 @@ void OptimizerSharder::zero_gradients(
   }
 }
 
-at::Tensor OptimizerSharder::trained(const at::Tensor& parameter) const {
-  return slice_of(parameter).own;
-}
-
-const TensorLayout& OptimizerSharder::tensor_layout(
-    const at::Tensor& parameter) const {
-  return slice_of(parameter).layout;
+LayerPlacement OptimizerSharder::place(const at::Tensor& tensor) const {
+  const auto& slice = slice_of(tensor);
+  return {slice.own, {{MeshDimension::kData, FlatShard{0, slice.share}}}};
 }
 
 void OptimizerSharder::after_step(bool did_step) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A second strategy, small enough to read quickly, that uses every callback of
-// an engine: weights and gradients are whole on every rank; each rank trains
+// A custom layer, small enough to read quickly, that uses every callback of a
+// step: weights and gradients are whole on every rank; each rank trains
 // its own slice of every parameter and stores its moments.
 #pragma once
 
@@ -8,16 +8,19 @@
 #include <string>
 
 #include "accelerate/own_engine.h"
-#include "parallel/engine.h"
-#include "parallel/strategies.h"
+#include "parallel/layers.h"
 
 namespace accelerate {
 
-class OptimizerSharder final : public ParallelEngine {
+class OptimizerSharder final : public ForwardLayer,
+                               public ExchangeLayer,
+                               public GradientLayer,
+                               public UpdateLayer,
+                               public PlacementLayer,
+                               public StateLayer {
  public:
   explicit OptimizerSharder(const EngineArguments& arguments);
 
-  bool is_local() const override { return false; }
   void before_forward() override;
   bool wants_outputs() const override { return true; }
   void after_forward(std::span<at::Tensor* const> outputs) override;
@@ -33,20 +36,24 @@ class OptimizerSharder final : public ParallelEngine {
   bool sync() const override { return sync_; }
   void sync_next_backward() override { syncs_next_ = true; }
 
-  at::Tensor gradient(const at::Tensor& parameter) const override;
-  void scale_gradients(
-      const std::vector<at::Tensor>& parameters,
-      const at::Tensor& factor) override;
+  std::optional<at::Tensor> gradient(
+      const at::Tensor& parameter) const override;
   void zero_gradients(const std::vector<at::Tensor>& parameters, Zeroing how)
       override;
 
-  at::Tensor trained(const at::Tensor& parameter) const override;
-  const TensorLayout& tensor_layout(const at::Tensor& parameter) const override;
+  LayerPlacement place(const at::Tensor& tensor) const override;
   void before_step() override { ++calls["before_step"]; }
   /// All ranks receive all slices.
   void after_step(bool did_step) override;
   void abandon_step() override { ++calls["abandon_step"]; }
 
+  at::Tensor whole_value(const at::Tensor& parameter) const override {
+    return parameter;
+  }
+  void take_loaded(const at::Tensor& parameter, const at::Tensor& whole)
+      override {
+    parameter.detach().copy_(whole);
+  }
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
 
@@ -59,7 +66,7 @@ class OptimizerSharder final : public ParallelEngine {
     /// A view of the parameter's memory.
     at::Tensor own;
     int64_t begin = 0;
-    TensorLayout layout;
+    int64_t share = 0;
   };
   const Slice& slice_of(const at::Tensor& tensor) const;
 
