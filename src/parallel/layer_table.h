@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "accelerate/ddp.h"
-#include "accelerate/mesh_shape.h"
+#include "accelerate/mesh.h"
 #include "accelerate/own_engine.h"
 #include "accelerate/precision.h"
 #include "accelerate/sharding.h"
@@ -19,15 +19,19 @@ namespace accelerate {
 /// What a run requests of its engines.
 struct EngineOptions {
   DdpOptions ddp = {};
-  /// With more than one data-parallel rank. Options that are wrong there are
-  /// rejected on a single one, too.
+  /// With data-parallel ranks. Options that are wrong there are rejected on a
+  /// single process, too.
   ShardingOptions shard = {};
   OwnEngine own = {};
   bool master_weights = false;
   Precision precision = Precision::kNo;
-  MeshShape mesh = {};
+  Mesh mesh = {};
 
-  bool has_data_ranks() const { return mesh.size(MeshDimension::kData) > 1; }
+  /// True for a connected group of one rank, too: its steps make the same calls
+  /// as those of several.
+  bool has_data_ranks() const {
+    return !mesh.group(MeshDimension::kData).is_solo();
+  }
   bool is_sharded() const {
     return shard.stage != ShardStage::kNone && has_data_ranks();
   }

@@ -216,7 +216,7 @@ Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
        .own = options.engine,
        .master_weights = options.master_weights,
        .precision = assembly.precision,
-       .mesh = assembly.mesh.shape()});
+       .mesh = assembly.mesh});
   assembly.gradient_accumulation_steps =
       settings.gradient_accumulation_steps(options.accumulation.num_steps);
   assembly.debug = settings.debug(options.debug);

@@ -355,5 +355,23 @@ TEST(LayerTable, RefusesLayersThatDoNotCombine) {
           HasSubstr("master_weights does not work with a custom engine")));
 }
 
+// A process with a connected group of one takes the same steps as one of many.
+TEST(LayerTable, SynchronisesInAConnectedGroupOfOneRank) {
+  run_ranks(1, [](ProcessGroup group) {
+    ASSERT_FALSE(group.is_solo());
+    for (const auto stage : {ShardStage::kNone, ShardStage::kParameters}) {
+      const Mesh mesh(group, {});
+      const EnginePlan plan({.shard = {.stage = stage}, .mesh = mesh});
+      const auto engine = plan.make(
+          {.group = group,
+           .model =
+               {.names = {"w"},
+                .parameters = {torch::ones({4}).requires_grad_()}},
+           .mesh = mesh});
+      EXPECT_TRUE(engine->exchanges());
+    }
+  });
+}
+
 } // namespace
 } // namespace accelerate::tensor_layer
