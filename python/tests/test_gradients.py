@@ -729,8 +729,8 @@ def test_a_rank_that_skips_an_update_is_named(tmp_path):
         for text in (ddp, masters, sharded):
             assert text == (
                 "[backward] Ranks called step() of the optimizer a different number of times: 2 times "
-                "on rank 1 but 3 times on rank 0, so their weights differ. Call it on all ranks or on "
-                "none. load_state() makes the weights equal again"
+                "on rank 1 but 3 times on rank 0, so their weights now differ. Call it on all "
+                "ranks or on none. load_state() makes the weights equal again"
             )
         assert all("was called on rank" in text for text in gathering)
 
@@ -873,7 +873,7 @@ SHARED_BATCHES = """
 
 def test_a_loader_that_was_not_prepared_is_warned_of_once(tmp_path):
     told = (
-        "[backward] The inputs of the first 3 steps were the same on all ranks, so they all train "
+        "[backward] The inputs of the first 3 steps were the same on all ranks, so all ranks train "
         "on the same data. Pass the data loader to prepare()"
     )
     shared = SHARED_BATCHES.replace("PREPARED", "loader")
@@ -905,7 +905,7 @@ def test_an_optimizer_that_was_not_prepared_is_warned_of(tmp_path):
     """
     told = (
         "[backward] No prepared optimizer trains 'model'. Pass its optimizer to prepare(); "
-        "otherwise it steps in every micro-batch"
+        "otherwise the optimizer steps in every micro-batch"
     )
     assert warnings_of(script, tmp_path) == [[told], []]
 

@@ -206,7 +206,7 @@ except Exception as error:
 def test_a_weight_on_some_ranks_of_a_join_is_named_on_all(tmp_path):
     for kind, said in ranks.run_ours(SOME_WEIGHTS, tmp_path):
         assert kind == "MismatchError" and "\n" not in said
-        assert "only some weight their loss" in said
+        assert "only some of them pass a loss weight" in said
 
 
 UNJOINABLE = """
@@ -288,8 +288,9 @@ def test_a_rank_that_ends_in_the_middle_of_a_window_is_named_on_all(tmp_path, we
         ((kind, line),) = said
         assert kind == "UsageError" and "\n" not in line
         assert line.startswith(
-            "[join_uneven_inputs] Rank 1 ended in the middle of gradient accumulation, with "
-            "1 micro-batch where rank 0 has 0, so the gradients of these micro-batches would be lost"
+            "[join_uneven_inputs] Rank 1 ran out of batches in the middle of gradient "
+            "accumulation: it has 1 micro-batch left over, but rank 0 has 0. The gradients of "
+            "these micro-batches would be lost"
         )
         # Together once, then rank 0 alone, whose gradients are halved by the other's zeros.
         assert weight == pytest.approx(-3 if weighted == "True" else -2, abs=1e-6)

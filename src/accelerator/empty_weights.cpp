@@ -72,7 +72,7 @@ void load_weights(
       const auto& target = place->second;
       if (target.sizes() != at::IntArrayRef(view.shape)) {
         misfits.add(
-            "tensors of another shape",
+            "tensors of a different shape",
             view.name,
             str_cat(
                 ' ',

@@ -30,8 +30,8 @@ std::pair<at::Tensor, at::Tensor> counted_classes(
         predictions.sizes(),
         ", but the labels have shape ",
         labels.sizes(),
-        ". Pass classes of the same shape, or scores with a further dimension "
-        "(dim 1)"));
+        ". Pass classes of the same shape, or scores with an additional "
+        "dimension (dim 1)"));
   }
   const bool are_of_one = are_scores && predictions.size(1) == 1;
   if (are_of_one || (!are_scores && predictions.is_floating_point())) {

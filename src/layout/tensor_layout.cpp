@@ -39,7 +39,7 @@ void divide(
         std::accumulate(blocks.begin(), blocks.end(), std::int64_t{0});
     if (sum != length || *std::min_element(blocks.begin(), blocks.end()) < 0) {
       throw UsageError(str_cat(
-          "[layout] Blocks of together ",
+          "[layout] Blocks with a total length of ",
           sum,
           " do not divide a dimension of length ",
           length));
@@ -130,7 +130,7 @@ TensorPieces pieces_of(
             place.size,
             " shares of ",
             flat->share,
-            " elements do not hold ",
+            " elements cannot store ",
             num,
             " elements from position ",
             flat->offset));

@@ -65,7 +65,7 @@ void check_pieces(
           text_of(box.size),
           " at ",
           text_of(box.begin),
-          " lies outside a tensor of shape ",
+          " is outside a tensor of shape ",
           text_of(shape)));
     }
     const auto num_in_box = *elements_of(box.size);
@@ -75,7 +75,7 @@ void check_pieces(
           count,
           " elements from position ",
           begin,
-          " lie outside a box of ",
+          " are outside a box of ",
           num_in_box,
           " elements"));
     }

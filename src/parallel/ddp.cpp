@@ -190,13 +190,13 @@ class DdpLayer final : public ForwardLayer,
       // The reducer would learn the graph from several backwards, and then
       // always wait for as many.
       throw UsageError(str_cat(
-          "[forward] With static_graph the first backward must synchronise "
-          "gradients, but this one only accumulates them (accumulate, no_sync "
-          "or LocalSGD). ",
+          "[forward] With static_graph, the first backward must synchronise "
+          "gradients, but this one only accumulates them (because of "
+          "accumulate, no_sync or LocalSGD). ",
           hint(
-              "Run one step that synchronises, set "
+              "Run one step that synchronises first, set "
               ".accumulation.sync_each_batch, or leave static_graph off",
-              "Run one step that synchronises, pass "
+              "Run one step that synchronises first, pass "
               "GradientAccumulationPlugin(sync_each_batch=True), or leave "
               "static_graph off")));
     }
@@ -275,8 +275,8 @@ class DdpLayer final : public ForwardLayer,
     if (join_) {
       throw UsageError(
           "[trigger_sync_in_backward] This call does not work inside "
-          "join_uneven_inputs, because ranks without batches do not take part "
-          "in it. Run the forward outside no_sync instead");
+          "join_uneven_inputs, because ranks that are out of batches cannot "
+          "take part. Run the forward outside no_sync instead");
     }
     reducer_->prepare_for_forward();
     reducer_->prepare_for_backward({});
@@ -510,8 +510,8 @@ class DdpLayer final : public ForwardLayer,
       if (join_) {
         throw UsageError(
             "[forward] Parameters were frozen or unfrozen inside "
-            "join_uneven_inputs, where ranks without batches cannot follow. Do "
-            "it before the block");
+            "join_uneven_inputs, but ranks that are out of batches cannot do "
+            "the same. Freeze or unfreeze them before the block");
       }
       if (!group_.is_shut_down()) {
         agree_on_text(group_, kRefrozenForward, trained_names(model_));
@@ -564,7 +564,7 @@ class DdpLayer final : public ForwardLayer,
       throw UsageError(str_cat(
           "[backward] Parameter '",
           names_[place],
-          "' got a second gradient in one backward, because a recomputed "
+          "' received a second gradient in one backward, because a recomputed "
           "segment shares it with other code. Use it in one segment only, or "
           "set static_graph"));
     }
@@ -580,9 +580,9 @@ class DdpLayer final : public ForwardLayer,
             "[backward] The gradient of '",
             names_[i],
             "' was not synchronised, because torch replaced the parameter "
-            "after prepare(), for example in torch.nn.utils.parametrize or a "
-            "conversion. Change modules before prepare(), or prepare them with "
-            "a new Accelerator"));
+            "after prepare(), for example through torch.nn.utils.parametrize "
+            "or a dtype conversion. Change modules before prepare(), or "
+            "prepare them with a new Accelerator"));
       }
     }
   }

@@ -409,9 +409,9 @@ void ParallelEngine::refuse_load(const Place& place, const std::string& got) {
       place.pieces ? str_cat(
                          ", or its shard of ",
                          place.trained.numel(),
-                         " elements. Was it saved for another model, or with "
-                         "other shard units?")
-                   : ". Was it saved for another model?"));
+                         " elements. Was it saved from another model, or with "
+                         "different shard units?")
+                   : ". Was it saved from another model?"));
 }
 
 void ParallelEngine::load_slice(const Place& place, const TensorSlice& slice)

@@ -87,7 +87,8 @@ at::Tensor clip_gradient_norm(
         max_norm,
         " and norm_type is ",
         norm_type,
-        ". max_norm must be at least 0, and norm_type positive or infinity"));
+        ". max_norm must be at least 0, and norm_type must be positive or "
+        "infinite"));
   }
   const at::NoGradGuard no_grad;
   ByDevice devices;

@@ -83,7 +83,7 @@ std::optional<JoinNews> JoinChannel::exchange(
     if (seen[2 * i] != -seen[2 * i + 1]) {
       const char* what[] = {
           "they are at different points of a step, for example because only "
-          "some weight their loss",
+          "some of them pass a loss weight",
           "they call different models",
           "only some record gradients",
           "some accumulate gradients and some synchronise them, for example "
@@ -183,7 +183,7 @@ JoinGuard::JoinGuard(
     throw UsageError(str_cat(
         "[join_uneven_inputs] ",
         engines.empty() ? "No model was passed" : "A model was passed twice",
-        ". Pass every prepared model that the loop trains, once"));
+        ". Pass each prepared model that the loop trains exactly once"));
   }
   for (auto* engine : engines) {
     engines_.push_back(engine->shared_from_this());
@@ -197,9 +197,9 @@ JoinGuard::JoinGuard(
         throw UsageError(str_cat(
             "[join_uneven_inputs] The strategy of model ",
             i,
-            " does not support different numbers of batches per rank. Let the "
-            "loader fill up the last batches (even_batches), or train the "
-            "model with DDP without static_graph"));
+            " does not support a different number of batches on each rank. "
+            "Turn even_batches on in the loader, or train the model with DDP "
+            "without static_graph"));
       }
     }
   } catch (...) {
@@ -265,17 +265,17 @@ void JoinGuard::check_windows() const {
   throw UsageError(str_cat(
       "[join_uneven_inputs] Rank ",
       rank_of(most),
-      " ended in the middle of gradient accumulation, with ",
+      " ran out of batches in the middle of gradient accumulation: it has ",
       *most,
       *most == 1 ? " micro-batch" : " micro-batches",
-      " where rank ",
+      " left over, but rank ",
       rank_of(least),
       " has ",
       *least,
-      ", so the gradients of these micro-batches would be lost. Give every "
-      "rank a number of batches that is a multiple of "
-      "gradient_accumulation_steps. Only ranks that end last, with a prepared "
-      "loader, may have a remainder"));
+      ". The gradients of these micro-batches would be lost. Give every rank a "
+      "number of batches that is a multiple of gradient_accumulation_steps. "
+      "Only the ranks that finish last may have a remainder, if their loader "
+      "is prepared"));
 }
 
 } // namespace accelerate

@@ -83,7 +83,7 @@ class LazyUses {
           "[shard] The weights of ",
           context.name,
           " cannot be read, because their Accelerator no longer exists. Save "
-          "the full weights with save_model() while it does"));
+          "the full weights with save_model() before it is destroyed"));
     }
     if (std::find(owners_.begin(), owners_.end(), owner) == owners_.end()) {
       owner->begin_use();
@@ -315,7 +315,7 @@ void check_lazy_storage() {
   }();
   if (!problem.empty()) {
     throw ConfigError(str_cat(
-        "[prepare] This torch (",
+        "[prepare] This version of torch (",
         TORCH_VERSION,
         ") cannot gather sharded parameters on demand (",
         problem,

@@ -78,8 +78,8 @@ class MasterLayer final : public ForwardLayer,
       throw UsageError(str_cat(
           "[forward] Parameter '",
           model_.names[*place],
-          "' was frozen during prepare() and requires a gradient now, but has "
-          "no master weight. Freeze it after prepare() instead"));
+          "' requires a gradient, but it was frozen during prepare() and so "
+          "has no master weight. Freeze it after prepare() instead"));
     }
   }
 

@@ -63,8 +63,8 @@ void check_prefixes(
           what,
           " '",
           prefix,
-          "' does not name a module of the model. Pass the path of one, like "
-          "the start of the parameter name '",
+          "' is not a module of the model. Pass the path of a module, such as "
+          "the first part of the parameter name '",
           model.names.empty() ? std::string() : model.names.front(),
           "'"));
     }

@@ -111,7 +111,8 @@ std::vector<bool> ShardedModel::agree_on_parts() const {
           other,
           " read different weights for '",
           model_.names[plans_[i].members.front()],
-          "' or its neighbours. Make sure that all ranks see the same files"));
+          "' or an adjacent parameter. Make sure that all ranks see the same "
+          "files"));
     }
   }
   return agreed;
@@ -297,8 +298,8 @@ void ShardedModel::check_places() const {
       throw UsageError(str_cat(
           "[forward] Parameter '",
           model_.names[i],
-          "' has new memory since prepare() (through .data, half() or to()), "
-          "which the optimizer would not update. Change weights before "
+          "' was moved to new memory after prepare() (by .data, half() or "
+          "to()), so the optimizer would not update it. Change weights before "
           "prepare()"));
     }
   }

@@ -155,7 +155,7 @@ void UnitGathers::begin_use(Gathered& unit) {
         "[shard] The weights of ",
         unit.unit().name,
         " were read outside the prepared model's forward and "
-        "accelerator.backward(), where a rank cannot gather them alone. Read "
+        "accelerator.backward(). One rank alone cannot gather them there. Read "
         "them inside, or save them with save_model() or save_state()"));
   }
   before_use_();

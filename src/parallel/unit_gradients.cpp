@@ -102,7 +102,8 @@ void UnitGradients::after_backward() {
   if (!arrivals_->is_known()) {
     throw UsageError(
         "[backward] Compiled autograd does not work with a sharded model, "
-        "which gets no gradients from it. Turn compiled autograd off");
+        "because the model would receive no gradients. Turn compiled autograd "
+        "off");
   }
   start_due_reduction();
   for (const auto& unit : model_.units()) {

@@ -87,7 +87,7 @@ void check_weight(double count) {
     throw UsageError(str_cat(
         "[backward] weight is ",
         count,
-        ", expected 0 or ",
+        ", expected 0 or a value from ",
         kLeastWeight,
         " to ",
         kMostWeight,
@@ -177,8 +177,8 @@ void Accumulation::begin(
     AccumulateGuard& guard) {
   if (step_state.is_captured()) {
     throw UsageError(
-        "[capture] A replay of the recorded step would leave accumulate() out. "
-        "Call it around the captured function");
+        "[capture] A replay of the recorded step would skip accumulate(). Call "
+        "it around the captured function");
   }
   drop_dead_windows();
   Window& window = windows_[key_of(models)];
@@ -186,8 +186,8 @@ void Accumulation::begin(
     // It may hold back gradients that this micro-batch must send.
     throw UsageError(
         "[accumulate] The guard of the previous micro-batch still exists. "
-        "Destroy it before the next accumulate(), for example with a block of "
-        "its own");
+        "Destroy it before the next accumulate(), for example by creating it "
+        "in its own block");
   }
   window.guard = guard.life();
   current_ = &window;
@@ -216,7 +216,7 @@ at::Tensor Accumulation::weigh(
   if (weight && step_state.is_captured()) {
     throw UsageError(
         "[capture] A captured step cannot weight its loss. Call backward() "
-        "without weight");
+        "without a weight");
   }
   Window& window = *current_;
   const bool is_first = window.num_backwards == 0;

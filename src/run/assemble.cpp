@@ -54,7 +54,7 @@ void refuse_threads_on_one_device(const Assembly& assembly) {
     throw ConfigError(str_cat(
         "[Accelerator] ",
         size,
-        " ranks that are threads cannot share ",
+        " ranks in threads cannot share ",
         kind->count(),
         " ",
         kind->name(),
@@ -123,7 +123,7 @@ void refuse_unserved(const MeshSizes& sizes) {
   for (const auto& [name, size, dimension] : asked) {
     if (size > 1 && (served & dimension) == MeshDimension()) {
       throw ConfigError(str_cat(
-          "[Accelerator] The parallelism has a ",
+          "[Accelerator] The parallelism sets a ",
           name,
           " size of ",
           size,
@@ -145,7 +145,7 @@ Mesh mesh_of(const ProcessGroup& group, const AcceleratorOptions& options) {
   refuse_unserved(sizes);
   if (stage == 0 && sizes.shard > 1) {
     throw ConfigError(str_cat(
-        "[Accelerator] The parallelism has a shard size of ",
+        "[Accelerator] The parallelism sets a shard size of ",
         sizes.shard,
         ", but nothing is sharded. ",
         hint(

@@ -24,7 +24,7 @@ void write_into(const std::string& name, Work&& work) {
     throw UsageError(str_cat(
         "[load_state_dict] '",
         name,
-        "' cannot be written to: ",
+        "' is not writable: ",
         error.what_without_backtrace(),
         ". Make it contiguous() before prepare()"));
   }
@@ -135,7 +135,7 @@ std::vector<ModelContext::Matched> ModelContext::match(
       misfits.add("missing tensors", name);
     } else if (whole_shape(value.mapped()) != sizes) {
       misfits.add(
-          "tensors of another shape",
+          "tensors of a different shape",
           name,
           str_cat(
               ' ',

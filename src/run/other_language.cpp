@@ -74,7 +74,8 @@ std::optional<std::string> leave_other_language(
             "' in '",
             file,
             "', which only Python can read. Save it from Python with "
-            "safe_serialization=True and a state of tensors and numbers"));
+            "safe_serialization=True, and keep only tensors and numbers in the "
+            "state"));
       }
       left.insert(name);
     }

@@ -47,8 +47,8 @@ void check_ranks_equal(const ProcessGroup& group, const ParameterSet& model) {
           model.names[i],
           "' of rank ",
           odd,
-          " differs from rank 0's. Load or change weights on all ranks alike, "
-          "or before prepare(), which broadcasts rank 0's weights"));
+          " differs from rank 0's. Load or change weights in the same way on "
+          "all ranks, or before prepare(), which broadcasts rank 0's weights"));
     }
   }
 }

@@ -99,7 +99,7 @@ struct StepCapture::State {
     if (watch.has_waited()) {
       refuse(
           "it waits for the device (item(), a copy to the CPU, or a shape that "
-          "depends on values). Move that out of the captured function");
+          "depends on values). Move that code out of the captured function");
     }
     return outcome;
   }

@@ -78,7 +78,7 @@ void check_steps(const OfRanks& of_ranks, size_t num_optimizers) {
     return;
   }
   constexpr const char* kRemedy =
-      ", so their weights differ. Call it on all ranks or on none. "
+      ", so their weights now differ. Call it on all ranks or on none. "
       "load_state() makes the weights equal again";
   for (size_t i = 0; i < StepState::Shared::kMostOptimizers; ++i) {
     if (differs(of_ranks, kUpdates + i)) {

@@ -494,7 +494,7 @@ void TrainingRun::backward(
   if (input_watch_->is_shared() && topology().is_main()) {
     warn(
         "[backward] The inputs of the first 3 steps were the same on all "
-        "ranks, so they all train on the same data. Pass the data loader to "
+        "ranks, so all ranks train on the same data. Pass the data loader to "
         "prepare()");
   }
 }
@@ -556,7 +556,7 @@ void TrainingRun::watch_for_optimizers() {
     warn(str_cat(
         "[backward] No prepared optimizer trains '",
         state_->name_of(*model),
-        "'. Pass its optimizer to prepare(); otherwise it ",
+        "'. Pass its optimizer to prepare(); otherwise the optimizer ",
         is_sharded ? "misses the gradients that other ranks hold"
         : scaler_  ? "uses fp16 gradients that are still scaled"
                    : "steps in every micro-batch"));
@@ -606,7 +606,7 @@ void TrainingRun::check_arrivals() {
               state_->name_of(*model),
               "' were not synchronised between processes: the loss comes from "
               "the module that was passed to prepare(), or from a forward "
-              "that already had its backward. Call the model returned by "
+              "whose backward has already run. Call the model returned by "
               "prepare(), once for each backward"));
     }
   }
@@ -797,8 +797,8 @@ bool TrainingRun::optimizer_step_was_skipped() const {
 SchedulerMoves TrainingRun::scheduler_moves(SchedulerCall call) const {
   if (step_state_->is_captured()) {
     throw UsageError(
-        "[capture] A replay of the recorded step would leave the scheduler's "
-        "step() out. Call it after the captured function");
+        "[capture] A replay of the recorded step would skip the scheduler's "
+        "step(). Call it after the captured function");
   }
   call.sync_gradients = step_state_->sync_gradients();
   call.stepping = options_.scheduler_stepping;
@@ -853,7 +853,7 @@ std::string TrainingRun::why_not_to_capture(
     }
     if (scaler_ && !optimizer->optimizer().takes_scalars()) {
       return str_cat(
-          "with fp16 this optimizer needs the host to skip steps. Use ",
+          "with fp16, this optimizer needs the host to skip steps. Use ",
           hint(
               "AdamW, Adam or SGD of accelerate::optim",
               "an optimizer with fused=True"));
@@ -1009,8 +1009,8 @@ void TrainingRun::end_recorded_step() {
   if (std::any_of(optimizers.begin(), optimizers.end(), steps) &&
       std::any_of(optimizers.begin(), optimizers.end(), waits)) {
     throw UsageError(
-        "[capture] With fp16, either all optimizers must step in the captured "
-        "function or none. Move the missing step() into it");
+        "[capture] With fp16, the captured function must step all optimizers "
+        "or none. Move the missing step() into it");
   }
   settle_scale();
 }
@@ -1137,8 +1137,8 @@ std::optional<std::string> TrainingRun::mixed_repeats(int64_t size) const {
       "which of the ",
       size,
       " rows belong to them. Pass one row per sample, turn even_batches off, "
-      "or use a batch sampler without a fixed batch size: then whole batches "
-      "are repeated.");
+      "or use a batch sampler without a fixed batch size, which makes the "
+      "loader repeat whole batches.");
 }
 
 at::Tensor TrainingRun::real_rows(const at::Tensor& values) const {

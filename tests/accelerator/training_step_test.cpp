@@ -252,7 +252,7 @@ TEST(Backward, WarnsAboutAnUnpreparedOptimizer) {
   EXPECT_EQ(
       train_with(false, {.accumulation = {.num_steps = 2}}),
       "[backward] No prepared optimizer trains 'model'. Pass its optimizer to "
-      "prepare(); otherwise it steps in every micro-batch\n");
+      "prepare(); otherwise the optimizer steps in every micro-batch\n");
   EXPECT_EQ(train_with(true, {.accumulation = {.num_steps = 2}}), "");
   EXPECT_EQ(train_with(false, {}), "");
 }
@@ -275,7 +275,7 @@ TEST(Backward, WarnsIfAllRanksTrainOnTheSameData) {
   EXPECT_EQ(
       train_on([](int step, int) { return step; }),
       "[backward] The inputs of the first 3 steps were the same on all ranks, "
-      "so they all train on the same data. Pass the data loader to "
+      "so all ranks train on the same data. Pass the data loader to "
       "prepare()\n");
   // Their own data, and a batch that never changes.
   EXPECT_EQ(train_on([](int step, int rank) { return step + rank; }), "");

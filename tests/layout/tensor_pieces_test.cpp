@@ -158,13 +158,13 @@ TEST(TensorPieces, OutsideTheTensorAreRejected) {
   constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
   refuses({3, 4}, flat_range({3, 4}, 5, 8), "8 elements from position 5 lie");
   refuses({3, 4}, flat_range({3, 4}, -1, 2), "2 elements from position -1 lie");
-  refuses({3, 4}, flat_range({3, 4}, kMost, kMost), "lie outside a box of 12");
+  refuses({3, 4}, flat_range({3, 4}, kMost, kMost), "are outside a box of 12");
   refuses(
       {3, 4},
       {{{{0, 3}, {3, 2}}, 0, 6}},
-      "A box of size [3, 2] at [0, 3] lies outside a tensor of shape [3, 4]");
-  refuses({3, 4}, {{{{0, kMost}, {3, kMost}}, 0, 6}}, "lies outside a tensor");
-  refuses({3, 4}, {{{{0}, {3}}, 0, 3}}, "lies outside a tensor");
+      "A box of size [3, 2] at [0, 3] is outside a tensor of shape [3, 4]");
+  refuses({3, 4}, {{{{0, kMost}, {3, kMost}}, 0, 6}}, "is outside a tensor");
+  refuses({3, 4}, {{{{0}, {3}}, 0, 3}}, "is outside a tensor");
   refuses({3, -4}, {}, "No tensor has the shape [3, -4]");
   refuses({kMost, 4}, {}, "No tensor has the shape");
 }

@@ -399,7 +399,7 @@ TEST(LoadWeights, NamesAllMismatches) {
   Tower small(4, 1);
   EXPECT_THAT(
       [&] { load_weights(*small, folder.path(), {.strict = false}); },
-      ThrowsMessage<UsageError>(HasSubstr("of another shape")));
+      ThrowsMessage<UsageError>(HasSubstr("of a different shape")));
   EXPECT_THAT(
       [&] { load_weights(*small, folder.path() / "none"); },
       ThrowsMessage<SystemError>(HasSubstr("none")));

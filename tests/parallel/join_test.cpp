@@ -227,8 +227,9 @@ TEST(JoinUnevenInputs, ReportsAnIncompleteUpdateOnAllRanks) {
         const auto said = said_at_the_end(group, {6, 3, 2}, trained);
         EXPECT_THAT(
             said,
-            HasSubstr("Rank 1 ended in the middle of gradient accumulation, "
-                      "with 1 micro-batch where rank 0 has 0"));
+            HasSubstr("Rank 1 ran out of batches in the middle of gradient "
+                      "accumulation: it has 1 micro-batch left over, but rank "
+                      "0 has 0"));
         EXPECT_THAT(said, HasSubstr("multiple of gradient_accumulation_steps"));
         // All ranks, then rank 0 alone twice.
         EXPECT_NEAR(trained, -1 - 2.0 / 3, 1e-6);

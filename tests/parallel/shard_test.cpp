@@ -919,8 +919,8 @@ TEST(Sharded, RefusesRawBackwardAndMemoryOfTheUsersInEveryStage) {
       weight.set_data(torch::zeros(weight.sizes()));
       EXPECT_THAT(
           [&] { loss_of(net, group.rank(), 1); },
-          ThrowsMessage<UsageError>(
-              AllOf(HasSubstr("'head'"), HasSubstr("has new memory"))));
+          ThrowsMessage<UsageError>(AllOf(
+              HasSubstr("'head'"), HasSubstr("was moved to new memory"))));
     }
   });
 }
@@ -955,12 +955,12 @@ TEST(Sharded, RefusesOptionsAndModelsThatDoNotFit) {
     EXPECT_THAT(
         [&] { Accelerator(options).prepare(Net()); },
         ThrowsMessage<UsageError>(
-            HasSubstr("The shard unit 'lairs.1' does not name a module")));
+            HasSubstr("The shard unit 'lairs.1' is not a module")));
     options.shard = {.stage = ShardStage::kGradients, .ignored = {"lairs"}};
     EXPECT_THAT(
         [&] { Accelerator(options).prepare(Net()); },
         ThrowsMessage<UsageError>(
-            HasSubstr("The ignored module 'lairs' does not name a module")));
+            HasSubstr("The ignored module 'lairs' is not a module")));
     options.shard = {
         .stage = ShardStage::kGradients, .reduce_dtype = Precision::kFp16};
     EXPECT_THAT(
@@ -989,7 +989,7 @@ TEST(Sharded, ChecksOptionsOfOneProcessToo) {
         ThrowsMessage<UsageError>(HasSubstr(text)));
   };
   options.shard = {.stage = ShardStage::kParameters, .units = {"lairs.1"}};
-  refusal("The shard unit 'lairs.1' does not name a module");
+  refusal("The shard unit 'lairs.1' is not a module");
   options.shard = {.stage = ShardStage::kOptimizer, .min_unit_numbers = -1};
   refusal("min_unit_numbers -1");
   options.shard = {.stage = ShardStage::kParameters, .ignored = {"layers.1"}};

@@ -229,7 +229,7 @@ TEST(Checkpoint, OfAWeightThatIsUsedTwiceIsRefusedUnlessTheGraphIsStatic) {
             EXPECT_THAT(
                 [&] { gradient(true); },
                 ThrowsMessage<UsageError>(
-                    HasSubstr("got a second gradient in one backward")));
+                    HasSubstr("received a second gradient in one backward")));
           } else {
             EXPECT_LT(
                 (gradient(true) - gradient(false)).abs().max().item<double>(),

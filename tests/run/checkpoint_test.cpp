@@ -392,7 +392,7 @@ TEST(Checkpoint, NamesATensorThatTakesNoValues) {
   accelerator.save_state(folder.path() / "state");
   EXPECT_THAT(
       [&] { accelerator.load_state(folder.path() / "state"); },
-      ThrowsMessage<UsageError>(HasSubstr("'spread' cannot be written to")));
+      ThrowsMessage<UsageError>(HasSubstr("'spread' is not writable")));
 }
 
 TEST(Checkpoint, ThatIsDamagedChangesNothing) {
@@ -952,7 +952,7 @@ TEST(SchedulerOfACheckpoint, OfTorchOnTheOriginalOptimizerIsWarnedAbout) {
   run.accelerator.save_state(folder.path() / "state");
   EXPECT_THAT(
       ::testing::internal::GetCapturedStderr(),
-      HasSubstr("torch::optim's schedulers have no state"));
+      HasSubstr("schedulers of torch::optim have no state"));
   // A rate that was loaded is none that a scheduler has set.
   Scheduled again(false);
   again.load(folder.path() / "state");
@@ -973,7 +973,7 @@ TEST(SchedulerOfACheckpoint, OfTorchCausesAWarning) {
   EXPECT_EQ(saved(), "");
   scheduler.step();
   scheduler.step(); // the first leaves the rate unchanged
-  EXPECT_THAT(saved(), HasSubstr("torch::optim's schedulers have no state"));
+  EXPECT_THAT(saved(), HasSubstr("schedulers of torch::optim have no state"));
   EXPECT_EQ(saved(), "");
 }
 

@@ -338,7 +338,7 @@ TEST(StateRegistry, RefusesTheStateOfAnotherModel) {
   EXPECT_THAT(
       [&] { training.accelerator.state().load_state_dict(state); },
       ThrowsMessage<UsageError>(HasSubstr(
-          "of another shape (1): 'first.weight' [2, 2] instead of [")));
+          "of a different shape (1): 'first.weight' [2, 2] instead of [")));
 }
 
 } // namespace
