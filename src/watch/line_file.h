@@ -14,34 +14,34 @@
 
 namespace accelerate {
 
-/// A plain file, opened for reading; none where it is anything else (a link, a
-/// pipe that would never answer), or cannot be opened.
+/// A plain file, opened for reading. Empty if it cannot be opened or is not a
+/// plain file, for example a link, or a pipe that nobody writes to.
 UniqueFile open_plain_file(const std::filesystem::path& path);
 
-/// The last `limit` bytes, from the beginning of a line; empty where it cannot
-/// be read.
+/// The last `limit` bytes, starting at the beginning of a line; empty if the
+/// file cannot be read.
 std::string read_tail(const std::filesystem::path& path, size_t limit);
 
 class LineFile {
  public:
-  /// Lines that are longer are skipped.
+  /// Longer lines are skipped.
   static constexpr size_t kMaxLine = 1 << 20;
-  /// Of one call to the operating system, if the lines are not longer.
+  /// The bytes of one read from the operating system; more for longer lines.
   static constexpr size_t kLeastBlock = 64 << 10;
 
   explicit LineFile(std::filesystem::path path) : path_(std::move(path)) {}
 
-  /// A whole line and where it begins in the file.
+  /// Receives a complete line and its offset in the file.
   using Take = std::function<void(std::string_view line, off_t offset)>;
 
-  /// Hands over the whole lines that have come since the last call, of about
-  /// `budget` bytes at most, which it takes off; the next call continues. A
-  /// last line without its end waits for it. Returns false, without reading, if
-  /// the file is another one now or has become shorter: what was read of it no
-  /// longer counts. A file that does not exist has no lines.
+  /// Passes the complete lines written since the last call to `take`, up to
+  /// about `budget` bytes, and subtracts them from `budget`; the next call
+  /// continues. An incomplete last line is read later. Returns false, without
+  /// reading, if the file was replaced or truncated: what was read before is
+  /// then invalid. A file that does not exist has no lines.
   bool read(size_t& budget, const Take& take);
-  /// Hands over lines that were read before: those from `begin`, which is the
-  /// beginning of a line, to `end`. Returns false if the file is another one.
+  /// Passes lines that were read before to `take`: those from `begin`, the
+  /// offset of a line, to `end`. Returns false if the file was replaced.
   bool read_again(off_t begin, off_t end, const Take& take) const;
   /// The end of what was read.
   off_t offset() const { return offset_; }

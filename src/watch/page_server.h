@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// HTTP on loopback, by libmicrohttpd.
+// An HTTP server on the loopback interface, implemented with libmicrohttpd.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ struct PageRequest {
   std::string method = {};
   /// Unescaped.
   std::string path = {};
-  /// One value of the query.
+  /// The value of a query parameter.
   std::function<std::optional<std::string>(const char* name)> argument = {};
   std::function<std::optional<std::string>(const char* name)> header = {};
 };
@@ -29,9 +29,9 @@ struct PageAnswer {
   std::vector<std::pair<std::string, std::string>> headers = {};
 };
 
-/// Answers one request after the other on a thread of its own, each on a
-/// connection of its own. What is larger or slower than the limits below is
-/// refused by closing it; of more connections, the oldest is closed.
+/// Answers requests one after another in its own thread, with one connection
+/// per request. Closes connections that exceed the size and time limits below,
+/// and the oldest one if there are too many.
 class ACCELERATE_API PageServer {
  public:
   static constexpr size_t kMaxConnections = 64;
@@ -40,13 +40,13 @@ class ACCELERATE_API PageServer {
   static constexpr int kRequestSeconds = 5;
 
   using Answer = std::function<PageAnswer(const PageRequest&)>;
-  /// Listens on 127.0.0.1; port 0 is a free one. Throws `SystemError` where the
-  /// port is taken, `UsageError` where libmicrohttpd is missing.
+  /// Listens on 127.0.0.1; port 0 selects a free port. Throws `SystemError` if
+  /// the port is in use, `UsageError` if libmicrohttpd is missing.
   PageServer(int port, Answer answer);
   ~PageServer();
 
   int port() const;
-  /// To be called every second: closes connections whose time is over.
+  /// Closes connections that have exceeded their time. Call it every second.
   void close_slow_connections();
 
   struct Impl;

@@ -15,61 +15,61 @@
 
 namespace accelerate {
 
-/// Runs keep their numbers: new ones come behind. Used by one thread. Every
-/// call does a bounded amount of work; long files are read over many calls.
+/// Runs keep their numbers; new ones are appended. Not thread-safe. Each call
+/// does a bounded amount of work, so long files are read over many calls.
 class ACCELERATE_API RunList {
  public:
   static constexpr size_t kMaxRuns = 1000;
-  /// Of the runs that do not fit, which are all counted.
+  /// Of the runs beyond `kMaxRuns`, all are counted, but only these are named.
   static constexpr size_t kMaxNamesLeftOut = 20;
-  /// In memory, of all runs: about 400 MB. Runs that ended and were not shown
-  /// for longest are read again when they are shown.
+  /// Points of all runs in memory: about 400 MB. Beyond that, ended runs that
+  /// have not been shown for longest are dropped, and read again when shown.
   static constexpr size_t kMaxPoints = 3'000'000;
   static constexpr size_t kMaxLogTail = 64 << 10;
 
-  /// Each folder is that of a run, or contains those of runs, also of later
-  /// ones. Throws `ConfigError` if a folder does not exist.
+  /// Each folder belongs to a run, or contains folders of runs, including runs
+  /// that start later. Throws `ConfigError` if a folder does not exist.
   explicit RunList(const std::vector<std::filesystem::path>& folders);
 
   size_t size() const { return runs_.size(); }
-  /// The folders, as given, that contained no run at the beginning.
+  /// The given folders that contained no run at the beginning.
   const std::vector<std::filesystem::path>& empty() const { return empty_; }
   /// All runs, with a summary of those that changed after the version
   /// `since`, and the version of this answer.
   nlohmann::json list(int64_t since, double now);
-  /// A snapshot, or only its state if nothing changed after `since`; nothing
-  /// if there is no such run.
+  /// A snapshot, or only its state if nothing changed after `since`; empty if
+  /// there is no such run.
   std::optional<nlohmann::json>
   show(size_t run, std::optional<int64_t> since, double now);
-  /// The metrics of a part of a run, read from its file again. Times are
-  /// seconds since its beginning.
+  /// The metrics of a part of a run, read from its file again. Times are in
+  /// seconds since the start of the run.
   std::optional<nlohmann::json> show_range(size_t run, AxisRange range);
-  /// `time,step,name,value` of all logged values, by pieces (`read_csv`).
+  /// `time,step,name,value` of all logged values, in pieces (see `read_csv`).
   std::optional<std::string> csv(size_t run, std::optional<off_t>& offset);
-  /// The end of the log at this place of what `show` listed last, harmless to
-  /// show.
+  /// The end of a log, by its index in the last answer of `show`, with control
+  /// characters escaped.
   std::optional<std::string> log_tail(size_t run, size_t log) const;
 
  private:
   struct Entry {
     std::string name;
     std::unique_ptr<RunReader> reader;
-    /// Of the reader when the summary was made.
+    /// The reader's version when the summary was made.
     int64_t reader_version = -1;
-    /// Of the list when the summary changed.
+    /// The list's version when the summary changed.
     int64_t version = 0;
     nlohmann::json summary = {};
     std::string state = {};
-    /// Counts calls of `show`.
+    /// The number of the last call of `show` for this run.
     int64_t last_shown = 0;
     /// Only the summary is in memory.
     bool is_dropped = false;
   };
-  /// Lists the runs in `folder` that are not listed yet; returns how many it
-  /// has.
+  /// Adds the runs in `folder` that are not listed yet; returns the number of
+  /// runs in the folder.
   size_t find_runs(const std::filesystem::path& folder);
   void add(const std::filesystem::path& folder);
-  /// Reads on in runs that are not shown.
+  /// Continues reading runs that are not shown.
   void read_on();
   void summarise(Entry& entry, double now);
   void drop_points();
@@ -80,7 +80,7 @@ class ACCELERATE_API RunList {
   std::vector<Entry> runs_;
   std::set<std::filesystem::path> listed_;
   std::set<std::filesystem::path> left_out_;
-  /// The run at which reading continues.
+  /// The run to read next.
   size_t next_ = 0;
   int64_t version_ = 0;
   int64_t num_shown_ = 0;

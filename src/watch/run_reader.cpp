@@ -17,7 +17,7 @@ using Json = nlohmann::json;
 constexpr size_t kMaxSettings = 500;
 constexpr size_t kTail = 4 << 10;
 
-/// `PREFIX12SUFFIX` as 12.
+/// 12 for the name `PREFIX12SUFFIX`; empty for other names.
 std::optional<int> number_in(
     std::string_view name,
     std::string_view prefix,
@@ -37,7 +37,7 @@ std::optional<int> number_in(
   return number;
 }
 
-/// The folders in `folder` whose names are `prefix` and something; no links.
+/// The subfolders of `folder` whose names start with `prefix`, without links.
 std::vector<fs::path> folders_in(
     const fs::path& folder,
     std::string_view prefix = {}) {
@@ -142,7 +142,8 @@ int64_t add_values(Metrics& metrics, const ValueLine& line) {
 
 namespace {
 
-/// Hands over the lines with values, and all others as JSON.
+/// Passes a line of values to `take_values`, and any other as JSON to
+/// `take_other`.
 template <class TakeValues, class TakeOther>
 void parse_line(
     std::string_view text,
@@ -183,7 +184,7 @@ std::vector<RunLog> find_logs(const fs::path& folder) {
       launches.push_back(std::move(launch));
     }
   }
-  // Their names begin with the time of the launch.
+  // Names of folders begin with the time of the launch.
   const auto latest = std::max_element(
       launches.begin(), launches.end(), [](const auto& a, const auto& b) {
         return a.filename() < b.filename();
@@ -230,7 +231,7 @@ size_t RunReader::refresh_metrics(size_t budget) {
   return before - budget;
 }
 
-// Another run has taken the folder.
+// Another run has replaced the contents of the folder.
 void RunReader::start_over() {
   content_ = {};
   metrics_ = LineFile(folder_ / kMetricsFile);
@@ -286,7 +287,7 @@ void RunReader::look_at_end() {
     return line && text_field(line->object, "event") == "finish";
   };
   content_.ends_finished = content_.is_behind && look(folder_ / kMetricsFile);
-  // Rank 0 writes more often than the program logs.
+  // Rank 0 writes its step times more often than the program logs.
   if (!content_.is_finished && !content_.ends_finished) {
     look(folder_ / kRanksFolder / rank_file_name(0));
   }
@@ -476,7 +477,7 @@ void RunReader::take_configuration(const Json& object) {
 
 void RunReader::take_values(const ValueLine& line, off_t offset, off_t end) {
   if (is_starting_) {
-    // A start without a resume: whatever it does again counts.
+    // A start without a resume: its values replace earlier ones.
     drop_from(line.step, offset);
   }
   content_.step = line.step;
@@ -488,8 +489,8 @@ void RunReader::drop_from(int64_t step, off_t offset) {
   is_starting_ = false;
   index_.cut(offset, step);
   for (auto& [name, metric] : content_.metrics) {
-    // A point of several steps goes whole: none of it that no longer counts is
-    // to be seen.
+    // A point of several steps is dropped as a whole, so that no discarded
+    // value is shown.
     metric.values.drop_last_while(
         [&](const MetricPoint& point) { return point.last_step >= step; });
     if (metric.last && metric.last->step >= step) {
@@ -542,7 +543,7 @@ std::string csv_field(std::string_view text) {
     return std::string(text);
   }
   std::string quoted = "\"";
-  // A row stays on one line.
+  // Escapes line breaks, so that a row stays on one line.
   for (const char letter : printable(text)) {
     quoted += letter;
     if (letter == '"') {
@@ -584,7 +585,7 @@ std::string RunReader::read_csv(std::optional<off_t>& offset) const {
   };
   const bool is_same = metrics_.read_again(begin, limit, take);
   if (next == begin) {
-    next = limit; // A line that is too long.
+    next = limit; // The line is too long.
   }
   if (is_same && next < metrics_.offset()) {
     offset = next;

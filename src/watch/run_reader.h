@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run has left in its folder so far, read as it grows.
+// The contents of a run folder, read while the run writes to it.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@
 
 namespace accelerate {
 
-/// A value as it was logged; NaN and infinities too.
+/// A value as it was logged, including NaN and infinities.
 struct LoggedValue {
   int64_t step = 0;
   /// Seconds since 1970.
@@ -30,14 +30,14 @@ struct LoggedValue {
   double value = 0;
 };
 
-/// Values of one metric at neighbouring steps.
+/// Values of one metric at consecutive steps.
 struct MetricPoint {
   int64_t first_step = 0;
   int64_t last_step = 0;
   /// Seconds since 1970.
   double begin = 0;
   double end = 0;
-  /// All values; the fields below are of the finite ones.
+  /// Counts all values; the fields below are for the finite ones.
   int64_t count = 1;
   int64_t num_finite = 0;
   double low = 0;
@@ -45,7 +45,7 @@ struct MetricPoint {
   int64_t low_step = 0;
   int64_t high_step = 0;
   double sum = 0;
-  /// NaN, infinity, -infinity; and the step of the first of them.
+  /// The numbers of NaN, infinity and -infinity, and the step of the first.
   std::array<int64_t, 3> not_finite = {};
   int64_t not_finite_step = 0;
 
@@ -61,18 +61,18 @@ inline constexpr size_t kMaxWatchedMetrics = 100;
 struct Metric {
   static constexpr size_t kMaxPoints = 600;
   Thinned<MetricPoint> values{kMaxPoints};
-  /// The latest; none after a resume that it does not survive.
+  /// The latest value; empty if a resume discarded it.
   std::optional<LoggedValue> last = {};
 
   void add(const LoggedValue& logged);
 };
 using Metrics = std::map<std::string, Metric, std::less<>>;
 
-/// How the launcher saw the run end.
+/// How the run ended, as recorded by the launcher.
 struct RunExit {
   double time = 0;
   int exit_code = 0;
-  /// Of the process that failed first; none if the job was interrupted.
+  /// The process that failed first; empty if the job was interrupted.
   std::optional<int> rank = {};
   std::string host = {};
   /// "failed with exit code 1"
@@ -81,17 +81,17 @@ struct RunExit {
   std::string error = {};
 };
 
-/// Steps of one rank between two moments.
+/// The steps of one rank in an interval of time.
 struct RankPoint {
   double begin = 0;
   double end = 0;
   double steps = 0;
-  /// Seconds of all these steps together.
+  /// Total seconds of these steps, by part.
   std::array<double, kPartNames.size()> parts = {};
-  /// The most bytes; 0 where nothing is known.
+  /// The peak in bytes; 0 if unknown.
   double memory = 0;
   double device_memory = 0;
-  /// Seconds of processors, and in which the device was busy.
+  /// CPU seconds, and seconds during which the device was busy.
   double cpu = 0;
   double device_busy = 0;
   int64_t count = 1;
@@ -105,7 +105,7 @@ struct RankSeries {
   std::string host = {};
   std::string device = {};
   int64_t step = 0;
-  /// Of its latest line.
+  /// The time of the latest line.
   double time = 0;
 };
 
@@ -125,34 +125,34 @@ struct RunLog {
 
 struct RunContent {
   Metrics metrics = {};
-  /// Values whose names were left out because there are too many.
+  /// The number of values left out because there are too many names.
   int64_t num_left_out = 0;
   std::map<int, RankSeries> ranks = {};
-  /// The latest, the oldest first.
+  /// The latest marks, oldest first.
   std::vector<RunMark> marks = {};
   std::vector<std::pair<std::string, std::string>> configuration = {};
-  /// Of the latest start of rank 0: command line, commit, versions.
+  /// From the latest start of rank 0: command line, commit, versions.
   std::vector<std::pair<std::string, std::string>> origin = {};
-  /// The latest that something was logged for.
+  /// The latest step with a logged value.
   std::optional<int64_t> step = {};
   int64_t num_processes = 0;
   int64_t attempt = 0;
   std::string host = {};
-  /// Of the first and the latest line; 0 where there is none.
+  /// The times of the first and the latest line; 0 if there are no lines.
   double begin = 0;
   double end = 0;
   bool is_finished = false;
-  /// While more is to be read: whether the last line says so.
+  /// Whether the last line of a partly read file says that the run finished.
   bool ends_finished = false;
-  /// Of the latest start.
+  /// The time of the latest start.
   double start_time = 0;
-  /// The latest; only counts if nothing has started since.
+  /// The latest exit; valid only if nothing has started since.
   std::optional<RunExit> last_exit = {};
-  /// More has been written than was taken in so far.
+  /// Whether parts of the files have not been read yet.
   bool is_behind = false;
 
   const RunExit* exit() const {
-    // As long as later starts may not have been read, nothing may follow it.
+    // Later starts may be unread, so only an exit after the last line counts.
     const double least = is_behind ? end : start_time;
     return last_exit && last_exit->time >= least ? &*last_exit : nullptr;
   }
@@ -163,44 +163,44 @@ class ACCELERATE_API RunReader {
   static constexpr size_t kMaxMetrics = kMaxWatchedMetrics;
   static constexpr size_t kMaxMarks = 400;
   static constexpr size_t kMaxRanks = 4096;
-  /// A moment's work: who asks waits for it, and others behind.
+  /// Keeps a refresh short, because requests wait for it.
   static constexpr size_t kBytesPerRefresh = 16 << 20;
-  /// Of one range or piece of a file that is read again.
+  /// Limits for a range, and for a piece of CSV, that is read again.
   static constexpr size_t kBytesPerRange = 64 << 20;
   static constexpr size_t kBytesPerPiece = 2 << 20;
 
   explicit RunReader(std::filesystem::path folder);
 
-  /// Whether a run has written, or begins to write, there.
+  /// Whether a run has written to the folder, or has begun to.
   static bool is_run(const std::filesystem::path& folder);
 
   const std::filesystem::path& folder() const { return folder_; }
-  /// Takes in what has been written since the last call, or a part of it.
+  /// Reads what was written since the last call, or a part of it.
   void refresh();
-  /// Only what the table of runs shows: not the ranks' files and logs. Returns
-  /// how many bytes it took in.
+  /// As `refresh`, but without the ranks' files and logs, which the table of
+  /// runs does not show. Returns the number of bytes read.
   size_t refresh_metrics(size_t budget);
   const RunContent& content() const { return content_; }
   /// Grows whenever the content changes.
   int64_t version() const { return version_; }
-  /// Of the latest start by the launcher.
+  /// The logs of the latest start by the launcher.
   const std::vector<RunLog>& logs() const { return logs_; }
-  /// How many points it keeps in memory.
+  /// The number of points in memory.
   size_t num_points() const;
 
-  /// The values of a range, read from the file again; nothing if that would
-  /// take too long.
+  /// The values of a range, read from the file again; empty if that would take
+  /// too long.
   std::optional<Metrics> read_range(const AxisRange& range) const;
-  /// `time,step,name,value` for all values from `offset`, which is 0 at first,
-  /// or a piece of them. Sets `offset` to the beginning of the next piece, or
-  /// to nothing.
+  /// `time,step,name,value` for the values from `offset` on, or a piece of
+  /// them. Start with 0. Sets `offset` to the start of the next piece, or
+  /// clears it after the last one.
   std::string read_csv(std::optional<off_t>& offset) const;
 
  private:
-  /// False if a file has been replaced.
+  /// Returns false if a file was replaced.
   bool read_files(size_t& budget, bool is_with_ranks);
   void find_rank_files();
-  /// While the middle of a file has not been read: its end.
+  /// Reads the end of a file whose middle has not been read yet.
   void look_at_end();
   void take_rank_line(std::string_view text, int rank);
   void take_main_line(std::string_view text, off_t offset);
@@ -211,7 +211,7 @@ class ACCELERATE_API RunReader {
   void take_configuration(const nlohmann::json& object);
   void take_values(const ValueLine& line, off_t offset, off_t end);
   void note_time(double time);
-  /// What was logged for this step and later ones comes again.
+  /// Drops values of this and later steps, which the run will log again.
   void drop_from(int64_t step, off_t offset);
   void start_over();
 
@@ -223,17 +223,17 @@ class ACCELERATE_API RunReader {
   std::map<int, LineFile> rank_files_;
   ValueIndex index_;
   ValueLine line_;
-  /// A start has come, and no step behind it yet.
+  /// Whether a start was read, but no step after it.
   bool is_starting_ = false;
   int64_t version_ = 0;
 };
 
-/// Adds the values of a line to `metrics`; returns how many were left out
-/// because there are too many names.
+/// Adds the values of a line to `metrics`. Returns the number of values left
+/// out because there are too many names.
 int64_t add_values(Metrics& metrics, const ValueLine& line);
 
-/// The logs that `accelerate launch --log_dir` has left in `folder` or in a
-/// folder of it: those of the latest run and its last attempt.
+/// The logs of `accelerate launch --log_dir` in `folder` or its subfolders:
+/// those of the last attempt of the latest run.
 ACCELERATE_API std::vector<RunLog> find_logs(
     const std::filesystem::path& folder);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A series of any length in a bounded number of points.
+// A series of any length, summarised in a bounded number of points.
 #pragma once
 
 #include <algorithm>
@@ -9,9 +9,10 @@
 
 namespace accelerate {
 
-/// `Point` has `int64_t count`, how many values it stands for, and
-/// `merge(const Point&)`, which takes in the one behind it. When there are
-/// `most` of them, neighbours become one, so that all stand for about as many.
+/// `Point` has `int64_t count`, the number of values it summarises, and
+/// `merge(const Point&)`, which adds the next point. When there are `most`
+/// points, pairs of adjacent points are merged, so that all summarise about the
+/// same number of values.
 template <class Point>
 class Thinned {
  public:

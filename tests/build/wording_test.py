@@ -20,12 +20,6 @@ COMMENTED = ["include", "src", "cli", "examples", "python/src", "python/accelera
 LATER = {
     "include/accelerate/mesh.h",
     "src/layout/tensor_shape.h",
-    "src/watch/line_file.h",
-    "src/watch/page_server.h",
-    "src/watch/run_list.h",
-    "src/watch/run_reader.cpp",
-    "src/watch/run_reader.h",
-    "src/watch/thinned.h",
 }
 # It quotes the idioms.
 EXEMPT = {"docs/glossary.md"}
