@@ -40,7 +40,7 @@ def _load() -> ModuleType:
         supported = ", ".join(_releases()) or "no release"
         raise _refuse(
             f"supports torch {supported}, but torch {torch.__version__} is installed. Install a "
-            "supported torch, or another accelerate"
+            "supported version of torch, or a different version of accelerate"
         )
     engine = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(engine)
@@ -48,7 +48,8 @@ def _load() -> ModuleType:
     if cuda and engine.cuda_version not in (0, int(cuda.split(".")[0])):
         raise _refuse(
             f"supports torch for CUDA {engine.cuda_version} or CPU, but this torch is for CUDA "
-            f"{cuda}. Install another torch, or build accelerate with this one (pip install .)"
+            f"{cuda}. Install a matching torch, or build accelerate with the installed one (pip "
+            "install .)"
         )
     return engine
 

@@ -53,7 +53,7 @@ NUMBER = Kind("a number", lambda value: value if _is_number(value) else None)
 # DeepSpeed and torch's variables accept several words for true and false.
 FLAG = Kind("true or false", _flag)
 TEXT = Kind("a string", lambda value: value if isinstance(value, str) else None)
-SECTION = Kind("a section in braces", lambda value: value if isinstance(value, dict) else None)
+SECTION = Kind("a dictionary", lambda value: value if isinstance(value, dict) else None)
 
 
 def number_of(value: Any) -> Any:
@@ -68,20 +68,20 @@ def number_of(value: Any) -> Any:
     return value
 
 
+_KINDS = {str: "a string", bool: "a boolean", int: "a number", float: "a number", list: "a list"}
+
+
 def described(value: Any) -> str:
-    """The value on one line, as written in a configuration, with its type."""
-    kinds = {str: "a string", bool: "a boolean", int: "a number", float: "a number", list: "a list"}
-    kind = kinds.get(type(value), "a section" if isinstance(value, dict) else "")
-    return _short(json.dumps(value), kind) if kind else described_argument(value)
-
-
-def described_argument(value: Any) -> str:
-    """The value on one line, as Python prints it, with its type."""
-    return _short(" ".join(repr(value).split()), type(value).__name__)
-
-
-def _short(shown: str, kind: str) -> str:
-    return f"{shown if len(shown) <= 60 else f'{shown[:57]}...'} ({kind})"
+    """The value on one line with its type: as written in a configuration if it can be, otherwise
+    as Python prints it."""
+    kind = _KINDS.get(type(value), "a dictionary" if isinstance(value, dict) else "")
+    try:
+        shown = json.dumps(value) if kind else ""
+    except (TypeError, ValueError):
+        shown = ""
+    shown = shown or " ".join(repr(value).split())
+    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+    return f"{shown} ({kind or type(value).__name__})"
 
 
 def checked(where: str, name: str, value: Any, kind: Kind, remedy: str = "", extra: str = "") -> Any:

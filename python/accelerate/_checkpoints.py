@@ -316,7 +316,7 @@ def _call_save_hooks(accelerator: Accelerator, stage: Path) -> list[dict[str, An
     if foreign:
         raise UsageError(
             f"[save_state] A pre-hook added {len(foreign)} new dictionaries to the list of weights. "
-            "It may only remove entries; write other files to the folder it is given"
+            "It may only remove entries; write other weights to the folder that the hook receives"
         )
     return [own if any(own is state for state in weights) else None for own in given]
 
@@ -393,8 +393,8 @@ def _save_pickled(kept: ObjectState, path: Path, reason: OnlyPickled) -> None:
         _files.save_pickle(kept.value(), path)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise UsageError(
-            f"[save_state] The state of '{kept.name}' can be saved neither as values ({reason}) nor "
-            f"as a pickle ({error}). Return tensors, numbers and containers from its state_dict()"
+            f"[save_state] The state of '{kept.name}' cannot be saved as values ({reason}) or as a "
+            f"pickle ({error}). Return tensors, numbers and containers from its state_dict()"
         ) from error
 
 
@@ -417,8 +417,8 @@ def _read_pickle(path: Path, name: str, allow_pickle: bool, load_kwargs: dict[st
         return load(path, **how)
     except pickle.UnpicklingError as error:
         raise UsageError(
-            f"[load_state] {path} stores the state of '{name}' as a pickle, which can run any code "
-            "when it is loaded. If you trust the file, pass allow_pickle=True"
+            f"[load_state] {path} stores the state of '{name}' as a pickle, and loading a pickle "
+            "can run arbitrary code. If you trust the file, pass allow_pickle=True"
         ) from error
 
 
@@ -432,8 +432,8 @@ def load_ours(
 ) -> None:
     if model_kwargs and accelerator._shards:
         raise UsageError(
-            f"[load_state] {', '.join(model_kwargs)} has no effect on sharded models, whose "
-            "load_state_dict is not called. Leave it out"
+            f"[load_state] {', '.join(model_kwargs)} has no effect on sharded models, because "
+            "their load_state_dict is not called. Leave it out"
         )
     without, loads = together(
         accelerator,

@@ -49,7 +49,7 @@ def _make_group(environment: _C.ProcessEnvironment, cpu: bool, kwargs: dict[str,
     _check_arguments(wanted, timeout)
     if wanted == "nccl" and (cpu or _C.default_device().type == "cpu"):
         # Scripts for GPUs request it and also run on CPUs, where the original silently uses Gloo.
-        warnings.warn('backend="nccl" needs GPUs. This run is on CPU and uses Gloo.', stacklevel=6)
+        warnings.warn('backend="nccl" needs GPUs. This run uses the CPU and Gloo.', stacklevel=6)
         wanted = None
     backend = environment.choose_backend(wanted, cpu)
     if "init_method" in kwargs:
@@ -81,8 +81,8 @@ def _check_arguments(backend: Any, timeout: Any) -> None:
         raise ConfigError(f"[PartialState] backend must be a string such as 'gloo', got {backend!r}")
     if timeout is not None and not isinstance(timeout, timedelta):
         raise TypeError(
-            f"[PartialState] timeout must be a datetime.timedelta, got {timeout!r}. "
-            "Pass for example timedelta(seconds=600)"
+            f"[PartialState] timeout must be a datetime.timedelta, got {timeout!r}. Pass "
+            "timedelta(seconds=600), for example"
         )
     if timeout is not None and timeout <= timedelta(0):
         raise ConfigError(f"[PartialState] timeout must be positive, got {timeout}")

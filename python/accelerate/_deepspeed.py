@@ -165,14 +165,14 @@ def _check_config(plugin: DeepSpeedPlugin) -> None:
         without_effect.append(key)
     if plugin.get_value("fp16.enabled") and plugin.get_value("fp16.loss_scale"):
         raise NotImplementedError(
-            f"[DeepSpeed] fp16.loss_scale={plugin.get_value('fp16.loss_scale')} is not supported, "
-            "because only dynamic loss scaling is. Set it to 0, or use bf16"
+            f"[DeepSpeed] fp16.loss_scale={plugin.get_value('fp16.loss_scale')} is not supported. "
+            "Set it to 0 for dynamic loss scaling, or use bf16"
         )
     if plugin.enable_msamp:
         raise NotImplementedError("[DeepSpeed] MS-AMP is not supported. Use bf16")
     if without_effect:
         _debug.warn(
-            "[DeepSpeed] These settings of the configuration have no effect: "
+            "[DeepSpeed] These settings in the configuration have no effect: "
             f"{', '.join(without_effect)}",
             stacklevel=5,
         )
@@ -362,7 +362,8 @@ def _optimizer_of(plugin: DeepSpeedPlugin, dummy: DummyOptim) -> torch.optim.Opt
     if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
         raise NotImplementedError(
             f"[DeepSpeed] The optimizer {name} is not supported in the configuration. Use Adam, "
-            "AdamW or a class of torch.optim, or create it in the code and remove the section"
+            "AdamW or a class of torch.optim, or create the optimizer in the code and remove the "
+            "section"
         )
     try:
         return kind(dummy.params, **options)

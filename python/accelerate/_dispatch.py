@@ -121,8 +121,8 @@ class _Cutter:
     def _count(batch: Any) -> int:
         if not has_only_tensors(batch) or not (tensors := tensors_of(batch)):
             raise NotATensor(
-                f"[DataLoaderDispatcher] The batch ({type(batch).__name__}) contains values that "
-                "are not tensors, which process 0 cannot split between processes. Pass "
+                f"[DataLoaderDispatcher] The batch ({type(batch).__name__}) contains values other "
+                "than tensors, which process 0 cannot split between processes. Pass "
                 "dispatch_batches=False, or a collate_fn that returns only tensors"
             )
         sizes = {tensor.shape[0] if tensor.dim() else None for tensor in tensors}

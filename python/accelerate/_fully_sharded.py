@@ -82,7 +82,8 @@ def shard_size(
     if num_all % num_here != 0:
         raise UsageError(
             f"[FSDP] sharding_strategy={plugin.sharding_strategy.name} needs the same number of "
-            f"processes on each machine, but this one has {num_here} of {num_all}. Use FULL_SHARD"
+            f"processes on each machine, but this machine has {num_here} of {num_all} processes. "
+            "Use FULL_SHARD"
         )
     return num_here
 
@@ -103,8 +104,9 @@ def _stage_of(plugin: FullyShardedDataParallelPlugin) -> int:
 
 def _refuse_what_is_not_there(plugin: FullyShardedDataParallelPlugin) -> None:
     given = {
-        "param_init_fn is not supported. Leave it out: parameters on the meta device get process 0's "
-        "values": plugin.param_init_fn is not None,
+        "param_init_fn is not supported. Leave it out. "
+        "Parameters on the meta device receive the values of "
+        "process 0": plugin.param_init_fn is not None,
         "activation_checkpointing_offload is not supported. Leave it out": (
             bool(plugin.activation_checkpointing_offload)
         ),
@@ -175,8 +177,8 @@ def _check_precision(plugin: FullyShardedDataParallelPlugin, mixed_precision: st
             )
     if plugin.ignored_modules is not None:
         raise NotImplementedError(
-            "[FSDP] ignored_modules does not work with a mixed_precision_policy with param_dtype "
-            "bf16. Leave param_dtype out"
+            "[FSDP] ignored_modules does not work with a mixed_precision_policy whose param_dtype "
+            "is bf16. Leave param_dtype out"
         )
 
 

@@ -76,7 +76,7 @@ def find_program(where: str) -> str:
     found = found or shutil.which("accelerate")
     if found is None:
         raise FileNotFoundError(
-            f"[{where}] the command `accelerate` is neither next to {sys.executable} nor on the "
+            f"[{where}] cannot find the command `accelerate` next to {sys.executable} or on the "
             "PATH; install the package with pip, or add the command's folder to the PATH"
         )
     return found
@@ -171,7 +171,7 @@ def _failure(where: str, folder: Path, exit_code: int, last_words: str) -> Launc
     ending_file = folder / "ending"
     if not ending_file.exists():
         said = last_words.strip().rpartition("\n")[2]
-        return LaunchError(f"[{where}] `accelerate launch` ended with code {exit_code}: {said}")
+        return LaunchError(f"[{where}] `accelerate launch` exited with code {exit_code}: {said}")
     ending = ending_file.read_text(errors="replace").strip().removeprefix("[launch] ")
     rank = FAILED_RANK.match(ending)
     ending = LOST_RESULT.sub("", ending)

@@ -230,9 +230,9 @@ class PlacedLoader(DataLoader):
         """The next loop resumes where the state was saved."""
         if not {"shared", "own"} <= set(state_dict):
             raise UsageError(
-                f"[load_state_dict] The state has the keys {list(state_dict)}, so it is not of a "
-                "loader that this package prepared. Load states of torchdata into its own "
-                "StatefulDataLoader, or call skip_first_batches()"
+                f"[load_state_dict] The state has the keys {list(state_dict)}, so it does not come "
+                "from a loader that this package prepared. Load the state of a torchdata loader "
+                "into a StatefulDataLoader, or call skip_first_batches()"
             )
         self._resumes_on_load = True
         self._load_state(state_dict["shared"])
@@ -326,7 +326,7 @@ class PlacedLoader(DataLoader):
         sampler = self.get_sampler()
         is_seedable = isinstance(sampler, SeedableRandomSampler)
         if is_seedable != ("seed" in position):
-            how = "by a seed" if is_seedable else "without a seed of its own"
+            how = "by a seed" if is_seedable else "without its own seed"
             if resumes:
                 raise UsageError(
                     f"[DataLoader] The saved position is {position}, but this loader shuffles "
@@ -567,9 +567,10 @@ class PlacedLoader(DataLoader):
 
     def _warn_of_order(self) -> None:
         _debug.warn(
-            f"[load_state] {type(self.get_sampler()).__name__} returns different batches than "
-            "before for the finished part of the epoch, so some samples repeat and some are missing. Let "
-            "it draw all indices when the epoch begins, or give it state_dict and load_state_dict",
+            f"[load_state] {type(self.get_sampler()).__name__} does not repeat the batches of the "
+            "finished part of the epoch, so some samples are read twice and others are skipped. "
+            "Draw all indices at the start of the epoch, or define state_dict and "
+            "load_state_dict in the class",
             stacklevel=5,
         )
 

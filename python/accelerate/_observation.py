@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from accelerate import _C
+from accelerate import _C, _debug
 from accelerate.state import AcceleratorState
 from accelerate.tracking import (
     LOGGER_TYPE_TO_CLASS,
@@ -54,7 +53,7 @@ class Observation:
             log_with, self.project_configuration.logging_dir
         )
         if log_with is not None and not self.log_with:
-            warnings.warn(
+            _debug.warn(
                 f"[Accelerator] `log_with={log_with}` was passed but no supported trackers are "
                 "currently installed.",
                 stacklevel=3,
@@ -125,7 +124,7 @@ class Observation:
             return
         if not self.trackers and self._expects_trackers:
             self._expects_trackers = False
-            warnings.warn(
+            _debug.warn(
                 "[Accelerator.log] No tracker was started, so values are not logged. Pass log_with to "
                 "Accelerator, and call init_trackers() before log()",
                 stacklevel=2,

@@ -58,7 +58,7 @@ def refuse_what_is_not_there(arguments: dict[str, Any]) -> None:
     for variable, what in _SWITCHES.items():
         if str_to_bool(os.environ.get(variable) or "false"):
             raise NotImplementedError(
-                f"[Accelerator] {variable}={os.environ[variable]} asks for {what}, which is not "
+                f"[Accelerator] {variable}={os.environ[variable]} requests {what}, which is not "
                 "supported. Unset it"
             )
 

@@ -162,8 +162,8 @@ class _Encoder:
             if isinstance(part, numpy.generic) and part.dtype.kind in "biufc":
                 return {"number": [part.dtype.str, self._put_bytes(part.tobytes())]}
         raise OnlyPickled(
-            f"the state of '{self._name}' contains a {kind.__name__}, not only tensors, numbers, "
-            "strings and containers of them"
+            f"the state of '{self._name}' contains a {kind.__name__}, but only tensors, numbers, "
+            "strings and containers of them are supported"
         )
 
     def _factory(self, part: defaultdict) -> str | None:
@@ -183,8 +183,8 @@ class _Encoder:
         if type(zone) is ZoneInfo and zone.key is not None:
             return {"zone": zone.key}
         raise OnlyPickled(
-            f"the state of '{self._name}' contains a time zone {type(zone).__name__}, not a "
-            "datetime.timezone or ZoneInfo"
+            f"the state of '{self._name}' contains a time zone of type {type(zone).__name__}, "
+            "expected datetime.timezone or ZoneInfo"
         )
 
     @staticmethod
@@ -295,7 +295,7 @@ def unflatten(flat: dict[str, Any], name: str, owner: str = "", copies: bool = T
             if value not in found.__members__:  # type: ignore[attr-defined]
                 raise UsageError(
                     f"[load_state] The state of '{owner or name}' contains {module}.{qualified}."
-                    f"{value}, which {qualified} no longer has. Add it"
+                    f"{value}, which {qualified} no longer defines. Add it"
                 )
             return found[value]  # type: ignore[index]
         if kind not in ("array", "number"):

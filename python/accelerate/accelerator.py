@@ -16,7 +16,7 @@ import torch
 
 from accelerate import _C, _debug, _deepspeed, _fully_sharded, _options, _trees
 from accelerate._captured_step import CapturedStep
-from accelerate._checked_values import checked, described_argument, whole_number
+from accelerate._checked_values import checked, described, whole_number
 from accelerate._configuration import (
     Configuration,
     checked_precision,
@@ -322,8 +322,8 @@ class Accelerator(Configuration, Observation, Saving):
             raise UsageError("[prepare] fuse=True needs a model. Pass one to prepare()")
         if self.state.dynamo_plugin.backend != DynamoBackend.NO:
             raise UsageError(
-                "[prepare] fuse=True does not work with a dynamo_backend, which fuses too. Leave "
-                "one of them out"
+                "[prepare] fuse=True does not work with a dynamo_backend, because the compiler "
+                "also fuses operations. Leave one of them out"
             )
         return [Plan(model) for model in models]
 
@@ -587,7 +587,7 @@ class Accelerator(Configuration, Observation, Saving):
             return
         if not isinstance(loss, torch.Tensor):
             raise UsageError(
-                f"[Accelerator.backward] The loss is {described_argument(loss)}. Pass the tensor that the "
+                f"[Accelerator.backward] The loss is {described(loss)}. Pass the tensor that the "
                 "loss function returned, without item() or float()"
             )
         keeps = bool(kwargs.get("retain_graph") or kwargs.get("create_graph"))
@@ -797,7 +797,7 @@ def _weight(weight: Any) -> float | torch.Tensor | None:
         with suppress(TypeError, ValueError, OverflowError):
             return float(number)
     raise UsageError(
-        f"[Accelerator.backward] weight is {described_argument(weight)}. Pass the number of samples or tokens in "
+        f"[Accelerator.backward] weight is {described(weight)}. Pass the number of samples or tokens in "
         "the loss, as a number or a tensor with one element"
     )
 
@@ -857,7 +857,7 @@ def _listed(where: str, parameters: Any) -> list[torch.Tensor]:
     for parameter in listed:
         if not isinstance(parameter, torch.Tensor):
             raise UsageError(
-                f"[{where}] Got {described_argument(parameter)} as a parameter. Pass tensors, such as "
+                f"[{where}] Got {described(parameter)} as a parameter. Pass tensors, such as "
                 "model.parameters()"
             )
     return listed

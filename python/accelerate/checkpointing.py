@@ -185,8 +185,9 @@ def _read_accelerator_state(
         for position in (SAMPLER_NAME, "dl_state_dict"):
             if (folder / f"{position}.bin").exists():
                 _debug.warn(
-                    f"[load_state] {folder / position}.bin stores the position of a DataLoader as an "
-                    "object of Hugging Face Accelerate, which is not read. Call skip_first_batches()",
+                    f"[load_state] {folder / position}.bin stores the position of a DataLoader as "
+                    "an object of Hugging Face Accelerate, which this package cannot read. Call "
+                    "skip_first_batches() instead",
                     stacklevel=4,
                 )
         if generators is None:
@@ -209,8 +210,8 @@ def _read(path: Path, kwargs: dict[str, Any]) -> Any:
 
     if not path.is_file():
         raise UsageError(
-            f"[load_state] The checkpoint has no {path}. Prepare the same objects as when it was "
-            "saved"
+            f"[load_state] The checkpoint has no file {path}. Prepare the same objects as in the "
+            "run that saved it"
         )
     try:
         return load(path, **kwargs)
@@ -254,8 +255,8 @@ def _put_generators(saved: dict[str, Any]) -> None:
     else:
         _debug.warn(
             f"[load_state] The checkpoint has random number generators for {len(saved[name])} "
-            f"devices, but this machine has {module.device_count()}. Their generators keep their "
-            "current state",
+            f"devices, but this machine has {module.device_count()}. The generators of its "
+            "devices keep their current state",
             stacklevel=4,
         )
 

@@ -87,7 +87,7 @@ def prepare_data_loader(
     if dispatch_batches and not put_on_device:
         raise UsageError(
             "[prepare_data_loader] dispatch_batches=True does not work with put_on_device=False, "
-            "because it sends batches to devices. Leave put_on_device on"
+            "because process 0 sends batches to devices. Leave put_on_device on"
         )
     state = PartialState()
     num_processes = state.num_processes if num_processes is None else num_processes

@@ -178,7 +178,7 @@ def packed_attention(
     if (lengths is None) == (cu_seqlens is None):
         raise ValueError("[packed_attention] Pass either lengths or cu_seqlens")
     if (cu_seqlens is None) != (max_length is None):
-        raise ValueError("[packed_attention] Pass max_length with cu_seqlens, and only then")
+        raise ValueError("[packed_attention] Pass max_length if and only if you pass cu_seqlens")
     if cu_seqlens is not None and not isinstance(cu_seqlens, torch.Tensor):
         raise TypeError(
             f"[packed_attention] cu_seqlens is {cu_seqlens!r}, expected a tensor. Pass a list as "
@@ -195,7 +195,8 @@ def packed_attention(
         if not each or min(each) < 0 or starts[-1] != query.shape[0]:
             raise ValueError(
                 f"[packed_attention] The lengths {each} sum to {starts[-1]}, but there are "
-                f"{query.shape[0]} tokens. Pass lengths of at least 0 that sum to it"
+                f"{query.shape[0]} tokens. Pass lengths of at least 0 that sum to the number of "
+                "tokens"
             )
         cu_seqlens, max_length = torch.tensor(starts, dtype=torch.int32), longest
         cu_seqlens = cu_seqlens.to(query.device)

@@ -131,8 +131,8 @@ class _Adapter:
             if not _is_new(state[before], before):
                 raise UsageError(
                     f"[prepare] The optimizer already has state for '{name}', but this strategy "
-                    "trains another tensor in its place. Prepare the model and the optimizer "
-                    "before the first step, and load state after prepare()"
+                    "replaces that parameter with another tensor. Prepare the model and the "
+                    "optimizer before the first step, and load state after prepare()"
                 )
         for _, before, new in made:
             state[new] = {
@@ -219,8 +219,8 @@ class _Adapter:
                 if isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape != shape:
                     raise UsageError(
                         f"[load_state_dict] '{key}' has shape {tuple(value.shape)} for parameter "
-                        f"{index}, but this process trains {tuple(shape)}. Load a checkpoint of "
-                        "another number of processes with accelerator.load_state()"
+                        f"{index}, but this process trains {tuple(shape)}. To load a checkpoint "
+                        "from a different number of processes, call accelerator.load_state()"
                     )
 
     def zero_grad(self, set_to_none: bool) -> None:
@@ -284,7 +284,7 @@ class _Adapter:
             )
             if OWN not in flat or not self._can_step_with(self._unflattened(names, flat)):
                 raise UsageError(f"{what}. Load it into the kind of optimizer that saved it")
-            _debug.warn(f"{what}. State that they do not share is lost", stacklevel=2)
+            _debug.warn(f"{what}. State that the two do not share is lost", stacklevel=2)
         groups = self._optimizer.param_groups
         indices = iter(range(len(names)))
         own = [{names[next(indices)] for _ in group["params"]} for group in groups]
@@ -294,8 +294,8 @@ class _Adapter:
         if own != saved:
             raise UsageError(
                 f"[load_state] The optimizer has the parameter groups {list(map(sorted, own))}, "
-                f"but the saved one has {list(map(sorted, saved))}. Create the same groups before "
-                "loading"
+                f"but the saved optimizer has {list(map(sorted, saved))}. Create the same groups "
+                "before loading"
             )
 
     def _can_step_with(self, saved: dict[str, Any]) -> bool:

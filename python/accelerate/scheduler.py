@@ -69,7 +69,7 @@ def check_state(scheduler: Any, shared: dict[str, Any], state: dict[str, Any]) -
     if saved != own:
         _debug.warn(
             f"[load_state] The saved state belongs to {saved}, but this schedule is {own}. State "
-            "that they do not share is lost",
+            "that the two do not share is lost",
             stacklevel=2,
         )
 

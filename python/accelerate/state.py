@@ -509,7 +509,7 @@ class AcceleratorState:
         if accelerator is None:
             raise UsageError(
                 "[AcceleratorState] The Accelerator of this process no longer exists. Keep it "
-                "alive while you use what it has prepared"
+                "alive while you use the objects that it has prepared"
             )
         return accelerator._run
 

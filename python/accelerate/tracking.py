@@ -676,7 +676,7 @@ class JsonLinesTracker(GeneralTracker):
         the one after the latest."""
         if self.file.closed:
             self._warn_once(
-                f"[log] {', '.join(values)} and everything after it is not written, because the "
+                f"[log] {', '.join(values)} and all later values are not written, because the "
                 f"tracker 'jsonl' of {self.path} was finished or another Accelerator uses its "
                 "file. Log before end_training(), and give each run its own project_dir"
             )

@@ -78,7 +78,7 @@ def test_bad_values_are_refused_in_one_line():
     for steps in (2.5, "two", None):
         with pytest.raises(UsageError, match="gradient_accumulation_steps is .* whole number"):
             Accelerator(cpu=True, gradient_accumulation_steps=steps)
-    with pytest.raises(UsageError, match=r"The loss is 0.5 \(float\). Pass the tensor"):
+    with pytest.raises(UsageError, match=r"The loss is 0.5 \(a number\). Pass the tensor"):
         Accelerator(cpu=True).backward(0.5)
 
 

@@ -327,7 +327,7 @@ def test_what_only_a_pickle_holds_is_loaded_when_asked_for(make, tmp_path):
     accelerator.load_state("x", allow_pickle=True)
     assert kept.value[0] == Odd() and kept.value[1].tolist() == [1, 1]
     kept.value = threading.Lock()
-    with pytest.raises(UsageError, match="'python_custom' can be saved neither as values .* nor as a pick"):
+    with pytest.raises(UsageError, match="'python_custom' cannot be saved as values .* or as a pick"):
         accelerator.save_state("y")
     assert not (tmp_path / "y").exists()
 

@@ -77,7 +77,7 @@ answer([accelerator.state.backend, said])
 
 
 def test_nccl_on_cpus_becomes_gloo_with_a_warning(tmp_path):
-    said = 'backend="nccl" needs GPUs. This run is on CPU and uses Gloo.'
+    said = 'backend="nccl" needs GPUs. This run uses the CPU and Gloo.'
     assert ranks.launch_ours(NCCL_ON_CPU, tmp_path) == [["gloo", [said]]] * 2
 
 

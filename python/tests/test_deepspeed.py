@@ -252,7 +252,7 @@ def test_what_would_be_another_run_is_refused(config, words):
         ({"zero_optimization": {"stage": 2.5}}, "stage is 2.5 (a number), expected 0, 1, 2 or 3"),
         ({"zero_optimization": {"stage": True}}, "stage is true (a boolean), expected 0, 1, 2 or 3"),
         ({"zero_optimization": {"stage": "three"}}, 'stage is "three" (a string), expected 0, 1, 2'),
-        ({"zero_optimization": True}, "zero_optimization is true (a boolean), expected a section"),
+        ({"zero_optimization": True}, "zero_optimization is true (a boolean), expected a dictionary"),
         ({"zero_optimization": {"stage": 2, "offload_optimizer": "cpu"}}, "offload_optimizer is"),
         (
             {"zero_optimization": {"stage": 2, "offload_param": {"device": "gpu"}}},
@@ -270,7 +270,7 @@ def test_what_would_be_another_run_is_refused(config, words):
         ({**ZERO, "train_batch_size": [4]}, "train_batch_size is [4] (a list)"),
         ({**ZERO, "gradient_clipping": "1.0"}, "Write 1.0 without quotes"),
         ({**ZERO, "gradient_clipping": False}, "gradient_clipping is false (a boolean)"),
-        ({**ZERO, "fp16": True}, "fp16 is true (a boolean), expected a section"),
+        ({**ZERO, "fp16": True}, "fp16 is true (a boolean), expected a dictionary"),
         ({**ZERO, "bf16": {"enabled": "maybe"}}, "bf16.enabled is"),
         ({**ZERO, "optimizer": "AdamW"}, "optimizer is"),
         ({**ZERO, "fp16": {"enabled": True}, "bf16": {"enabled": True}}, "both true"),

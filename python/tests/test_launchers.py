@@ -505,7 +505,7 @@ def test_a_missing_program_is_said_in_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(_launch_child, "__file__", str(tmp_path / "lib" / "accelerate" / "x.py"))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="the command `accelerate` is neither next to"):
+    with pytest.raises(FileNotFoundError, match="cannot find the command `accelerate` next to"):
         debug_launcher(print)
 
 

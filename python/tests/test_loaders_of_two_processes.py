@@ -261,7 +261,7 @@ def test_what_fails_on_the_rank_that_reads_is_raised_on_all(tmp_path):
     for name, own, word in (
         ("broken", "KeyError", "no such sample"),
         ("ragged", "UsageError", "only the first dimension may differ"),
-        ("texts", "NotATensor", "contains values that are not tensors"),
+        ("texts", "NotATensor", "contains values other than tensors"),
         ("unopened", "OSError", "no such"),
     ):
         for rank, (batches, kind, text, is_runtime_error) in enumerate(r[name] for r in ranks):

@@ -184,7 +184,7 @@ def test_an_unknown_torch_is_refused_in_one_line(programs):
     assert len(said) == (2 if torch.version.cuda else 1)
     assert re.fullmatch(
         rf"accelerate \S+ supports torch {re.escape(release)}, but torch 9\.9\.1\+cu999 is installed."
-        " Install a supported torch, or another accelerate",
+        " Install a supported version of torch, or a different version of accelerate",
         said[0],
     )
     if torch.version.cuda:

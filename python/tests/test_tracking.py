@@ -92,7 +92,7 @@ def test_json_lines_go_on_where_the_checkpoint_was(tmp_path):
     assert lines[3]["values"] == {"loss": "Infinity", "two/a": 1}
     assert lines[1]["values"] == {"lr": 0.5} and lines[0]["schema"] == 1
     # The file belongs to the later one; values for the earlier one are not mixed into it.
-    with pytest.warns(UserWarning, match=r"\[log\] loss and everything after it .* uses its file"):
+    with pytest.warns(UserWarning, match=r"\[log\] loss and all later values .* uses its file"):
         earlier.log({"loss": 0.0})
     assert len(path.read_text().splitlines()) == len(lines)
     # A run without trackers also loads it.
@@ -152,7 +152,7 @@ def test_trackers_of_a_second_call_come_after_those_of_the_first(tmp_path):
     ]
     # The user's object stays, and gets each value once.
     assert own.seen == [{"loss": 2.0}, {"loss": 1.0}, "finish"]
-    with pytest.warns(UserWarning, match=r"\[log\] loss and everything after it is not written, .* was finished"):
+    with pytest.warns(UserWarning, match=r"\[log\] loss and all later values are not written, .* was finished"):
         accelerator.log({"loss": 0.0})
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -36,8 +36,8 @@ class Plan:
     def __init__(self, module: torch.nn.Module) -> None:
         if is_compiled_module(module) or has_compiled_parts(module):
             raise UsageError(
-                "[prepare] fuse=True does not work with a compiled model. Leave out torch.compile "
-                "or fuse. The compiler fuses too"
+                "[prepare] fuse=True does not work with a compiled model, because the compiler "
+                "also fuses operations. Leave out torch.compile or fuse"
             )
         self._name = module.__class__.__name__
         self._recipes: list[tuple[torch.nn.Module, type[Piece]]] = []

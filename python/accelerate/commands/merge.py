@@ -9,7 +9,7 @@ from typing import Any
 from accelerate._placeholders import placeholders_for
 from accelerate.commands import _program
 
-description = "Joins sharded safetensors files into one"
+description = "Merge the files of a sharded model or checkpoint into one"
 
 
 def merge_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:

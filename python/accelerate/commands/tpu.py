@@ -24,7 +24,7 @@ def tpu_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:
     else:
         parser = argparse.ArgumentParser("accelerate tpu-config", description=_DESCRIPTION)
     config = parser.add_argument_group("Config Arguments")
-    config.add_argument("--config_file", help="Read options that are not passed here from this file")
+    config.add_argument("--config_file", help="File with the options that are not passed here")
     config.add_argument("--tpu_name", help="Name of the TPU")
     config.add_argument("--tpu_zone", help="Zone of the TPU")
     pod = parser.add_argument_group("TPU Arguments")

@@ -888,7 +888,7 @@ class DeepSpeedPlugin:
         for name, key in _DEEPSPEED_KEYS.items():
             value, kind = getattr(self, name), kind_of_value(key)
             if kind is not None and value not in (None, "auto"):
-                remedy = "Correct the plugin field, or the environment variable behind it"
+                remedy = "Correct the plugin field, or the environment variable that sets it"
                 setattr(self, name, checked("DeepSpeed", name, value, kind, remedy))
 
     def _config_of_fields(self) -> dict[str, Any]:
@@ -936,10 +936,10 @@ class DeepSpeedPlugin:
         ignored = [name for name in given if name in {*_DEEPSPEED_KEYS, "mixed_precision"}]
         if ignored:
             raise ValueError(
-                f"[DeepSpeed] {', '.join(ignored)} cannot be set beside deepspeed_config_file. "
-                "When using `deepspeed_config_file`, the following accelerate config variables "
-                f"will be ignored: {[*_DEEPSPEED_KEYS, 'mixed_precision']}. Write them into the "
-                "DeepSpeed config file"
+                f"[DeepSpeed] {', '.join(ignored)} cannot be set together with "
+                "deepspeed_config_file. When using `deepspeed_config_file`, the following "
+                "accelerate config variables will be ignored: "
+                f"{[*_DEEPSPEED_KEYS, 'mixed_precision']}. Write them into the DeepSpeed config file"
             )
 
     def fill_match(

@@ -12,7 +12,7 @@ from accelerate._placeholders import placeholders_for
 from accelerate.commands import _program
 from accelerate.commands.config.config_args import default_json_config_file
 
-description = "Writes a configuration for this machine without asking"
+description = "Write a default configuration for this machine without asking questions"
 
 
 def write_basic_config(
