@@ -48,7 +48,7 @@ const char* way_out(int error) {
     case EISDIR:
       return "Pass the name of a file";
     default:
-      return "Check the permissions of the folder and the disk";
+      return "Check the disk and the permissions of the folder";
   }
 }
 

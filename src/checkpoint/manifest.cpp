@@ -62,7 +62,8 @@ json parse_json(std::string_view text, const std::string& source) {
     } else if (
         event == json::parse_event_t::key &&
         !keys.back().insert(value.get<std::string>()).second) {
-      refuse(source, str_cat("has '", value.get<std::string>(), "' twice"));
+      refuse(
+          source, str_cat("contains '", value.get<std::string>(), "' twice"));
     }
     return true;
   };
@@ -143,9 +144,9 @@ Manifest parse_manifest(std::string_view text, const std::string& source) {
           str_cat(
               "was written by version ",
               content.at("version").get<std::string>(),
-              " of this library, which this version (",
+              " of this library and cannot be read by this version (",
               ACCELERATE_VERSION,
-              ") cannot read"));
+              ")"));
     }
     content.at("version").get_to(manifest.version);
     content.at("moment").get_to(manifest.moment);
@@ -167,7 +168,7 @@ Manifest parse_manifest(std::string_view text, const std::string& source) {
       if (read.chunk != 0 && read.chunk < kSmallestChunk) {
         refuse(
             source,
-            str_cat("has checksums of chunks of ", read.chunk, " bytes"));
+            str_cat("has checksums for chunks of only ", read.chunk, " bytes"));
       }
       const auto num_checksums = read.checksum.size() / kChecksumDigits;
       if (num_checksums != read.num_chunks() ||

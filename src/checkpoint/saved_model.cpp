@@ -98,7 +98,7 @@ SavedModel::SavedModel(
     throw DataError(str_cat(
         "[checkpoint] '",
         checkpoint.folder().string(),
-        "' has no tensors of '",
+        "' contains no tensors of '",
         name_,
         "'",
         missing_ranks.empty()

@@ -48,7 +48,7 @@ SliceRecord SliceRecord::parse(const json& value, std::int64_t num_values) {
     throw UsageError(str_cat(
         "The pieces have ",
         num_elements(record.pieces),
-        " elements, and the file has ",
+        " elements, but the file has ",
         num_values));
   }
   return record;

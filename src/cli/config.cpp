@@ -106,7 +106,9 @@ int ask_and_write(const std::string& file) {
 
 void add_default(CLI::App& config, const FileName& file) {
   CLI::App* command = config.add_subcommand(
-      "default", "Write a configuration for this machine without asking");
+      "default",
+      "Write a default configuration for this machine without asking "
+      "questions");
   add_file_option(*command, file, "File to write");
   auto precision = std::make_shared<std::string>("no");
   command
@@ -147,7 +149,8 @@ void add_update(CLI::App& config, const FileName& file) {
 
 void add_show(CLI::App& config) {
   CLI::App* command = config.add_subcommand(
-      "show", "Print what a launch would use, and where each value is set");
+      "show",
+      "Print the values that a launch would use, and where each one is set");
   auto flags = add_launch_flags(*command);
   command->callback([flags] {
     const ResolvedConfig config = resolve_launch_config(*flags, system_env);

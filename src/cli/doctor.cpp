@@ -69,7 +69,7 @@ Finding look_at_training_library(const std::filesystem::path& selftest) {
 
 void add_doctor_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
-      "doctor", "Find what would make a launch fail, or where a job hangs");
+      "doctor", "Find out what would make a launch fail, or where a job hangs");
   command->group(kInspectCommands);
   const auto flags = add_launch_flags(*command);
   const auto job = std::make_shared<int>(0);
@@ -78,11 +78,12 @@ void add_doctor_command(CLI::App& app, int& exit_code) {
           "--job",
           *job,
           "Show where each rank of a running job is: in which collective, data "
-          "loader or line of your code. PID is the launcher's or a rank's")
+          "loader or line of your code. PID is the process ID of the launcher "
+          "or of a rank")
       ->type_name("PID")
       ->check(whole_number_from(1, std::numeric_limits<int>::max()));
   command->footer(
-      "Returns 1 if a launch would fail, or if --job finds no ranks.");
+      "The exit code is 1 if a launch would fail, or if --job finds no ranks.");
   command->callback([flags, job, &exit_code] {
     if (*job > 0) {
       if (kill(*job, 0) != 0 && errno == ESRCH) {
@@ -92,8 +93,8 @@ void add_doctor_command(CLI::App& app, int& exit_code) {
         exit_code = kExitFailure;
       } else if (!print_places(*job)) {
         std::cerr << "[doctor] No accelerate processes found under PID " << *job
-                  << ". Pass the launcher's PID, on this machine and as the "
-                     "same user\n";
+                  << ". Pass the launcher's PID, and run this command on the "
+                     "same machine and as the same user\n";
         exit_code = kExitFailure;
       }
       return;

@@ -246,7 +246,7 @@ fs::path find_model(const std::string& model) {
     throw ConfigError(str_cat(
         "[estimate-memory] '",
         model,
-        "' is neither a file, a folder nor a model in the Hub cache (",
+        "' is not a file, a folder or a model in the Hub cache (",
         cache.string(),
         "). Download the model first (`hf download ORG/NAME`), or pass the "
         "folder of its safetensors files"));
@@ -269,9 +269,9 @@ std::string explain_sharding(
     return {};
   }
   return str_cat(
-      "Stage 3 needs more memory than DDP because this model is small: "
-      "besides its shard,\neach process holds several whole copies of the "
-      "largest unit (",
+      "Stage 3 needs more memory than DDP because this model is small: in "
+      "addition to its\nshard, each process holds several full copies of the "
+      "largest shard unit (",
       format_bytes(sizes.largest_unit_bytes),
       ") while it computes.\n");
 }
@@ -287,8 +287,8 @@ void estimate(const EstimateOptions& options) {
               << (sizes.model_type.empty()
                       ? "found no config.json with a model_type"
                       : "the model_type '" + sizes.model_type + "' is unknown")
-              << ". Numbered modules count as layers, and buffers that are "
-                 "not saved are not counted\n";
+              << ". Each numbered module is counted as a layer, and unsaved "
+                 "buffers are left out\n";
   }
   std::vector<ShardedEstimate> sharding;
   if (options.num_processes > 0) {

@@ -230,8 +230,8 @@ class ReadableFormatter : public CLI::FormatterBase {
     if (has_folded) {
       text += "\n" +
               wrap(
-                  "Takes the options of `accelerate launch` too: see "
-                  "`accelerate launch --help`.",
+                  "This command also accepts the options of `accelerate "
+                  "launch`; see `accelerate launch --help`.",
                   0) +
               "\n";
     }
@@ -239,8 +239,8 @@ class ReadableFormatter : public CLI::FormatterBase {
       text += "\n" +
               wrap(
                   "`" + path_of(app) +
-                      " --help-all` also lists options that are accepted "
-                      "without effect.",
+                      " --help-all` also lists options that are accepted but "
+                      "have no effect.",
                   0) +
               "\n";
     }
@@ -297,7 +297,7 @@ void use_readable_help(CLI::App& app) {
   app.formatter(std::make_shared<ReadableFormatter>());
   app.set_help_flag("-h,--help", "Show this help");
   app.set_help_all_flag(
-      "--help-all", "Show all options, also those without effect");
+      "--help-all", "Show all options, including those that have no effect");
 }
 
 std::string explain_parse_error(

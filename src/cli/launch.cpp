@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <initializer_list>
 #include <iostream>
 
 #include "accelerate/error.h"
@@ -40,23 +41,44 @@ void check_program(const std::vector<std::string>& program) {
         "[launch] no program given; use `accelerate launch [OPTIONS] "
         "train.py`, or see `accelerate launch --help`");
   }
+}
+
+/// Rejects files that are not programs, by the ending of their name.
+void check_kind(
+    const LaunchConfig& config,
+    const std::vector<std::string>& program) {
   const std::filesystem::path file = program[0];
-  const auto ending = file.extension();
-  if ((ending == ".yaml" || ending == ".yml" || ending == ".json") &&
-      access(file.c_str(), X_OK) != 0) {
+  const std::string ending = file.extension();
+  const auto is_one_of = [&](std::initializer_list<const char*> endings) {
+    return std::find(endings.begin(), endings.end(), ending) != endings.end();
+  };
+  if (config.module || access(file.c_str(), X_OK) == 0) {
+    return;
+  }
+  std::string problem;
+  if (is_one_of({".yaml", ".yml", ".json"})) {
     std::string rest;
     for (size_t i = 1; i < program.size(); ++i) {
       rest += ' ' + shell_quoted(program[i]);
     }
-    throw ConfigError(str_cat(
-        "[launch] '",
-        printable(file.string()),
-        "' looks like a configuration file, not a program. Use `accelerate "
+    problem = str_cat(
+        "looks like a configuration file, not a program. Use `accelerate "
         "launch --config_file ",
-        printable(shell_quoted(file)),
-        rest.empty() ? " train.py" : printable(rest),
-        "`"));
+        shell_quoted(file),
+        rest.empty() ? " train.py" : rest,
+        "`");
+  } else if (ending == ".ipynb") {
+    problem =
+        "is a notebook, not a program. Call notebook_launcher in a cell of the "
+        "notebook, or convert the notebook with `jupyter nbconvert --to "
+        "script`";
+  } else if (is_one_of({".cpp", ".cc", ".cxx"})) {
+    problem = "is source code, not a program. Build it, and pass the program";
+  } else {
+    return;
   }
+  throw ConfigError(str_cat(
+      "[launch] '", printable(file.string()), "' ", printable(problem)));
 }
 
 Patience patience_of(const LaunchConfig& config) {
@@ -155,7 +177,7 @@ std::string note_on_gpus(
       format_field(config, *find_field("gpu_ids")),
       ", but this machine has no usable GPU (",
       facts.gpu_problem,
-      "): training on the CPU. Pass --cpu if that is what you want");
+      "), so training runs on the CPU. Pass --cpu if that is what you want");
 }
 
 int run_plan(const LaunchPlan& plan, SessionOptions options) {
@@ -260,9 +282,9 @@ int join_from_stdin() {
   std::filesystem::current_path(order.folder, error);
   if (error) {
     throw ConfigError(str_cat(
-        "[launch] this host has no folder ",
+        "[launch] cannot change to the folder ",
         order.folder,
-        " (",
+        " on this host (",
         error.message(),
         "). Launch from a folder that all hosts share"));
   }
@@ -301,6 +323,7 @@ int launch(
       resolve_launch_config(flags, variables_of_new_job(system_env));
   check_launchable(config);
   const LaunchConfig& values = config.values;
+  check_kind(values, program);
   const auto hosts = find_hosts(values);
   const bool is_mpirun = !values.mpirun_hostfile.empty();
   Placement placement;
@@ -372,7 +395,7 @@ void add_launch_command(CLI::App& app, int& exit_code) {
   const auto parent_folder = std::make_shared<std::string>();
   command->add_option("--parent_folder", *parent_folder)->group(kHidden);
   command->footer(
-      "Options come before the program, the program's arguments after it:\n"
+      "Put options before the program, and the program's arguments after it:\n"
       "  accelerate launch --num_processes 2 train.py --epochs 3");
   // Everything from the program on belongs to the program.
   command->prefix_command();

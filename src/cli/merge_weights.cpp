@@ -81,7 +81,7 @@ void merge_saved_state(const MergeOptions& options) {
           options.source,
           "' has ",
           names.size(),
-          " models, which do not fit into a single file '",
+          " models, which cannot be merged into the single file '",
           options.target,
           "'; pass a folder"));
     }
@@ -136,7 +136,7 @@ void add_merge_weights_command(CLI::App& app, int& /*exit_code*/) {
           "checkpoint_dir",
           options->source,
           "Folder with model.safetensors.index.json, the index itself, or a "
-          "checkpoint (of save_state, or with .metadata and .distcp files)")
+          "checkpoint (from save_state, or with .metadata and .distcp files)")
       ->required();
   command
       ->add_option(

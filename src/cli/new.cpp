@@ -105,7 +105,7 @@ void make_project(const NewProject& project) {
   const std::string program = is_python ? "train.py" : "build/train";
   print_step(
       "accelerate launch --num_processes 2 " + program,
-      "train on 2 processes; metrics and checkpoints go to runs");
+      "train on 2 processes; writes metrics and checkpoints to runs");
   print_step("accelerate watch runs", "see the run in the browser");
   print_step(
       "accelerate launch --num_processes 2 " + program +
@@ -117,7 +117,7 @@ void make_project(const NewProject& project) {
 
 void add_new_command(CLI::App& app, int& /*exit_code*/) {
   CLI::App* command =
-      app.add_subcommand("new", "Create a small project that trains");
+      app.add_subcommand("new", "Create a small training project");
   command->group(kTrainCommands);
   auto project = std::make_shared<NewProject>();
   command
@@ -128,8 +128,8 @@ void add_new_command(CLI::App& app, int& /*exit_code*/) {
       ->add_option(
           "--language",
           project->language,
-          "cpp or python (default: cpp if the C++ library is installed beside "
-          "this program, else python)")
+          "cpp or python (default: cpp if the C++ library is installed next to "
+          "this program, otherwise python)")
       ->type_name("NAME")
       ->check(one_of({"cpp", "python"}));
   command->callback([project] { make_project(*project); });

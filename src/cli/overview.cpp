@@ -33,7 +33,7 @@ std::string describe_cpu() {
 std::string describe_torch(const std::string& python) {
   const std::string path = find_program(python);
   if (path.empty()) {
-    return "no python3 on the PATH (C++ programs need none)";
+    return "no python3 on the PATH (not needed for C++ programs)";
   }
   const std::string version = package_versions(path, {"torch"})[0];
   return version.empty()
@@ -66,20 +66,19 @@ void print_overview() {
   any_device.cpu = false;
   const auto facts = read_machine_facts(any_device, system_env);
   const int num_gpus = static_cast<int>(facts.gpus.size());
-  std::cout << "accelerate " << ACCELERATE_VERSION << "\n\n  CPU     "
-            << describe_cpu() << "\n  GPUs    "
-            << (facts.gpus.empty() ? "none: " + facts.gpu_problem
-                                   : describe_gpus(facts.gpus))
-            << "\n  torch   " << describe_torch(facts.python) << "\n  config  "
-            << (problem.empty() ? describe_configuration(config, num_gpus)
-                                : problem)
-            << "\n\nTry next:\n"
-               "  accelerate new demo          create a small project that "
-               "trains\n"
-               "  accelerate config            choose processes, GPUs and "
-               "precision\n"
-               "  accelerate launch train.py   run your own program\n"
-               "  accelerate --help            list all commands\n";
+  std::cout
+      << "accelerate " << ACCELERATE_VERSION << "\n\n  CPU     "
+      << describe_cpu() << "\n  GPUs    "
+      << (facts.gpus.empty() ? "none: " + facts.gpu_problem
+                             : describe_gpus(facts.gpus))
+      << "\n  torch   " << describe_torch(facts.python) << "\n  config  "
+      << (problem.empty() ? describe_configuration(config, num_gpus) : problem)
+      << "\n\nTry next:\n"
+         "  accelerate new demo          create a small training project\n"
+         "  accelerate config            choose processes, GPUs and "
+         "precision\n"
+         "  accelerate launch train.py   run your own program\n"
+         "  accelerate --help            list all commands\n";
 }
 
 } // namespace accelerate

@@ -117,8 +117,8 @@ void add_watch_command(CLI::App& app, int& exit_code) {
       ->add_option(
           "folder",
           options->folders,
-          "Folder of one run (logging_dir/PROJECT) or of several; the runs of "
-          "several folders are compared")
+          "Folder of one run (logging_dir/PROJECT) or of several runs. Pass "
+          "several folders to compare their runs")
       ->required();
   command
       ->add_option(
@@ -129,8 +129,9 @@ void add_watch_command(CLI::App& app, int& exit_code) {
   constexpr const char* kHidden = "";
   command->add_flag("--open", options->opens_browser)->group(kHidden);
   command->footer(
-      "The run must log with the tracker 'jsonl'. The page is only reachable\n"
-      "from this machine; from another one, forward the port:\n"
+      "The run must log with the tracker 'jsonl'. The page can only be "
+      "reached\nfrom this machine; to open it on another one, forward the "
+      "port:\n"
       "  ssh -L PORT:127.0.0.1:PORT HOST");
   command->callback([options, &exit_code] { exit_code = watch(*options); });
 }

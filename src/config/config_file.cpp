@@ -387,7 +387,7 @@ class FileReader {
               found->second.place,
               ") is ",
               found->second.text,
-              ". Every process holds one replica: use the same number for "
+              ". Each process holds one replica, so use the same number for "
               "both"));
     }
   }

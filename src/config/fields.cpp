@@ -346,8 +346,8 @@ std::vector<Field> machine_fields() {
       {.name = "join_timeout",
        .member = &LaunchConfig::join_timeout,
        .group = kMachines,
-       .help = "How long machines wait for each other, at the start and "
-               "after one is lost",
+       .help = "How long machines wait for each other at the start, and after "
+               "one is lost",
        .value_name = "SECONDS",
        .least = 1,
        .most = 86400,
@@ -356,8 +356,8 @@ std::vector<Field> machine_fields() {
       {.name = "heartbeat_seconds",
        .member = &LaunchConfig::heartbeat_seconds,
        .group = kMachines,
-       .help = "Treat a machine as lost after this many seconds of silence "
-               "(a warning names it after 5)",
+       .help = "Treat a machine as lost after this many seconds of silence (a "
+               "warning appears after 5)",
        .value_name = "SECONDS",
        .least = 1,
        .most = 86400,
@@ -432,8 +432,9 @@ std::vector<Field> job_fields() {
       {.name = "tee",
        .member = &LaunchConfig::tee,
        .group = kJob,
-       .help = "With --log_dir, what the terminal still shows: 0 nothing, 1 "
-               "stdout, 2 stderr, 3 both; or per local rank, e.g. 0:3,1:2",
+       .help = "With --log_dir, the output that the terminal still shows: 0 "
+               "nothing, 1 stdout, 2 stderr, 3 both; or per local rank, e.g. "
+               "0:3,1:2",
        .value_name = "N",
        .check = check_tee,
        .letter = 't',
@@ -452,14 +453,14 @@ std::vector<Field> job_fields() {
       {.name = "timestamps",
        .member = &LaunchConfig::timestamps,
        .group = kJob,
-       .help = "Start every line of output with the time (UTC), in log files "
-               "too",
+       .help = "Start every line of output with the time (UTC), including in "
+               "log files",
        .yaml_key = "timestamps",
        .variable = variables::kTimestamps},
       {.name = "quiet",
        .member = &LaunchConfig::quiet,
        .group = kJob,
-       .help = "Print nothing about a failure, only return the exit code",
+       .help = "After a failure, print nothing and only return the exit code",
        .letter = 'q',
        .variable = variables::kQuiet},
       {.name = "debug",
@@ -608,7 +609,7 @@ std::vector<Field> sharding_fields() {
        .member = &LaunchConfig::fsdp_activation_checkpointing,
        .group = kSharding,
        .help = "Recompute the activations of wrapped modules in the backward "
-               "pass (less memory, slower)",
+               "pass (saves memory, but is slower)",
        .value_name = "true|false",
        .check = check_switch,
        .unset_word = "auto",
@@ -716,8 +717,8 @@ std::vector<Field> deepspeed_fields() {
       {.name = "deepspeed_config_file",
        .member = &LaunchConfig::deepspeed_config_file,
        .group = kDeepSpeed,
-       .help = "DeepSpeed configuration, a JSON file; set the options below "
-               "in it instead",
+       .help = "DeepSpeed configuration (a JSON file); set the options below "
+               "in that file instead",
        .value_name = "FILE",
        .unset_word = "auto",
        .yaml_key = "deepspeed_config.deepspeed_config_file",
@@ -741,8 +742,8 @@ std::vector<Field> deepspeed_fields() {
       {.name = "gradient_clipping",
        .member = &LaunchConfig::gradient_clipping,
        .group = kDeepSpeed,
-       .help = "Clip gradients to this norm in each step (default: 1; 0: no "
-               "clipping)",
+       .help = "Clip gradients to this maximum norm in each step (default: 1; "
+               "0: no clipping)",
        .value_name = "NORM",
        .check = check_clipping,
        .unset_word = "auto",
@@ -750,7 +751,7 @@ std::vector<Field> deepspeed_fields() {
        .is_shared_key = true,
        .variable = variables::kGradientClipping,
        .workers = WorkerRule::kWhereDecided,
-       .question = "Clip gradients to which norm (0: no clipping)?"},
+       .question = "Maximum gradient norm (0: no clipping)?"},
       {.name = "offload_optimizer_device",
        .member = &LaunchConfig::offload_optimizer_device,
        .group = kDeepSpeed,

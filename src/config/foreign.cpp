@@ -112,12 +112,12 @@ constexpr NamedAdvice kFlags[] = {
     {"fp16", "This flag was removed. Use --mixed_precision fp16"},
     {"num_gpus", "This flag was removed. Use --num_processes"},
     {"nproc_per_node",
-     "This is torchrun's option. Use --num_processes, the total over all "
+     "This is an option of torchrun. Use --num_processes, the total over all "
      "machines"},
-    {"nnodes", "This is torchrun's option. Use --num_machines"},
-    {"node_rank", "This is torchrun's option. Use --machine_rank"},
-    {"master_addr", "This is torchrun's option. Use --main_process_ip"},
-    {"master_port", "This is torchrun's option. Use --main_process_port"},
+    {"nnodes", "This is an option of torchrun. Use --num_machines"},
+    {"node_rank", "This is an option of torchrun. Use --machine_rank"},
+    {"master_addr", "This is an option of torchrun. Use --main_process_ip"},
+    {"master_port", "This is an option of torchrun. Use --main_process_port"},
 };
 
 } // namespace
@@ -128,8 +128,8 @@ std::span<const IgnoredFlag> ignored_flags() {
       {"rdzv_backend", true, "static", kRendezvous},
       {"rdzv_conf", true, "", kRendezvous},
       {"role", true, "default", "processes have no roles"},
-      {"main_training_function", true, "main", "it is only for TPUs"},
-      {"downcast_bf16", false, "false", "it is only for TPUs"},
+      {"main_training_function", true, "main", "it applies only to TPUs"},
+      {"downcast_bf16", false, "false", "it applies only to TPUs"},
       {"deepspeed_multinode_launcher",
        true,
        "standard",
@@ -137,7 +137,7 @@ std::span<const IgnoredFlag> ignored_flags() {
       {"monitor_interval",
        true,
        "",
-       "the launcher notices at once when a process exits"},
+       "the launcher notices immediately when a process exits"},
   };
   return kIgnored;
 }

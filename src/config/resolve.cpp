@@ -209,7 +209,7 @@ void check_machines(const ResolvedConfig& config) {
         config,
         "machine_rank",
         "num_machines",
-        "ranks of machines go from 0 to num_machines - 1");
+        "machine ranks go from 0 to num_machines - 1");
   }
 }
 

@@ -264,10 +264,11 @@ std::vector<YamlEntry> parse_yaml_mapping(
     std::string_view text,
     const std::filesystem::path& path) {
   if (text.size() > kMaxBytes) {
-    refuse(path, 1, "the file is larger than 1 MiB; is it a configuration?");
+    refuse(
+        path, 1, "the file is larger than 1 MiB; is it a configuration file?");
   }
   if (text.find('\0') != std::string_view::npos || find_invalid_utf8(text)) {
-    refuse(path, 1, "the file is not UTF-8 text; is it a configuration?");
+    refuse(path, 1, "the file is not UTF-8 text; is it a configuration file?");
   }
   try {
     const std::string whole(text);
@@ -275,7 +276,7 @@ std::vector<YamlEntry> parse_yaml_mapping(
       refuse(
           path,
           1,
-          "the file does not consist of `key: value` lines; run `accelerate "
+          "the file is not a list of `key: value` lines; run `accelerate "
           "config` to write one");
     }
     const YAML::Node document = YAML::Load(whole);

@@ -95,7 +95,7 @@ void Job::machine_failed(size_t, const FailureReport& report) {
         "[launch] Rank ",
         report.rank,
         machines_.size() > 1 ? " on " + report.host : std::string(),
-        " asked for a restart (exit code ",
+        " requested a restart (exit code ",
         kExitPreempted,
         "); restarting all processes. This does not count towards "
         "--max_restarts"));
@@ -177,7 +177,7 @@ void Job::machine_lost(
       kExitFailure,
       str_cat(
           what,
-          "; stopped all processes. Check that machine and the network, then "
+          "; stopped all processes. Check this machine and the network, then "
           "launch again")};
   if (!count_restart()) {
     stop_all(SIGTERM, State::kStopping);
@@ -235,7 +235,7 @@ void Job::machine_came(size_t machine, const std::string& host) {
       host,
       ") has joined; restarting all processes on ",
       num_here(),
-      " machines as soon as they have saved"));
+      " machines as soon as the running ones have saved"));
   stop_all(SIGUSR1, State::kRestarting);
 }
 
@@ -318,7 +318,7 @@ void Job::go_on_when_all_stopped() {
           kExitPreempted,
           str_cat(
               ending_.summary,
-              " They can resume: launch again (exit code ",
+              " The job can resume: launch it again (exit code ",
               kExitPreempted,
               ").")};
     }
@@ -347,7 +347,7 @@ void Job::wait_for_machines() {
       num_here(),
       " of at least ",
       *options_.least_machines,
-      " are here"));
+      " have joined"));
   return_timer_ = loop_.after(options_.return_limit, [this, limit] {
     return_timer_ = 0;
     ending_ = {
@@ -359,7 +359,7 @@ void Job::wait_for_machines() {
             num_here(),
             " of at least ",
             *options_.least_machines,
-            " are here. Check the others, then launch again")};
+            " have joined. Check the other machines, then launch again")};
     stop_all(SIGTERM, State::kStopping);
   });
 }

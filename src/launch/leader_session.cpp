@@ -146,7 +146,7 @@ void LeaderSession::remote_launcher_ended(size_t machine, int wait_status) {
             host,
             " ",
             describe_end(wait_status),
-            " before the start. Try `ssh ",
+            " before the job started. Try `ssh ",
             host,
             " accelerate --version`"),
         1);
@@ -162,13 +162,13 @@ void LeaderSession::look_at_roll() {
     loop_.cancel(std::exchange(gather_timer_, 0));
   } else if (gather_timer_ == 0) {
     say(str_cat(
-        "[launch] ",
+        "[launch] machines that have joined: ",
         roll.num_here(),
-        " of ",
+        " (of ",
         *least,
         " to ",
         plan_.placement.num_machines,
-        " machines have joined; starting in ",
+        "); starting in ",
         kGatherTime.count(),
         " s, or when all have joined"));
     gather_timer_ =
@@ -207,7 +207,9 @@ std::string LeaderSession::describe_problems(
           '\n');
     }
   }
-  return text.empty() ? text : text + "[launch] --check: nothing was started";
+  return text.empty()
+             ? text
+             : text + "[launch] --check found problems, so nothing was started";
 }
 
 void LeaderSession::join_time_over() {
@@ -253,7 +255,7 @@ void LeaderSession::join_time_over() {
           options_.join_limit.count(),
           " s (joined: ",
           here,
-          "). Start `accelerate launch` with that --machine_rank there, and "
+          "). Start `accelerate launch` there with that --machine_rank, and "
           "check that it can reach ",
           place),
       kExitFailure);
@@ -303,7 +305,7 @@ void LeaderSession::lost(size_t machine, const std::string& why) {
         machine,
         " (",
         host,
-        ") left before the start: the connection ",
+        ") left before the job started: the connection ",
         why));
     server_->await(machine);
     look_at_roll();

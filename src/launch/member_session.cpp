@@ -67,7 +67,7 @@ void MemberSession::lost(const std::string& why, bool was_accepted) {
     return; // it already got the order and has ended
   }
   if (was_accepted && may_join_again()) {
-    say(why + "; stopping the workers here and rejoining");
+    say(why + "; stopping the processes on this machine and rejoining");
     is_cut_off_ = true;
     is_joining_again_ = true;
     stop_workers({SIGTERM, true});

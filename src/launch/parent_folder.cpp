@@ -24,7 +24,7 @@ void check_parent_folder(const std::filesystem::path& folder) {
         printable(folder.string()),
         " is not a folder of this user that contains a file ",
         kParentMark,
-        ". Only programs that start the launcher use this option"));
+        ". This option is only for programs that start the launcher"));
   }
 }
 

@@ -197,7 +197,7 @@ void LaunchSession::request_to_end(int signal, GroupTold told) {
     say(str_cat(
         "[launch] received ",
         signal_name(signal),
-        ": exiting; some output was not read"));
+        ", exiting now; some output was not read"));
     exit_code_ = exit_code_ == 0 ? 128 + signal : exit_code_;
     loop_.stop();
   } else if (!first_request_) {

@@ -149,7 +149,7 @@ std::optional<std::vector<RankReport>> ask_process(int pid) {
     throw TimeoutError(str_cat(
         "[doctor] process ",
         pid,
-        " does not answer within ",
+        " did not answer within ",
         kAskerPatience.count(),
         " s: ",
         why.empty() ? "it is busy" : why));

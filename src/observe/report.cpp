@@ -155,7 +155,9 @@ std::string describe(
         report.number == expected.number &&
         first_word(report.operation) == first_word(expected.operation);
     return str_cat(
-        is_shape ? "with another shape " : "elsewhere, waiting ", what, moved);
+        is_shape ? "with a different shape " : "elsewhere, waiting ",
+        what,
+        moved);
   }
   std::string doing = words_for(report.part);
   if (!report.operation.empty()) {
@@ -165,13 +167,17 @@ std::string describe(
     doing += str_cat("; collective ", report.number, " was its last");
   }
   return is_slow(report, expected, threshold)
-             ? str_cat(doing, "; slow, not missing: it moved ", moved, " ago")
-             : str_cat(doing, "; it has not moved for ", moved);
+             ? str_cat(
+                   doing,
+                   "; slow, not missing: it last made progress ",
+                   moved,
+                   " ago")
+             : str_cat(doing, "; no progress for ", moved);
 }
 
 std::string describe(const SilentRank& rank) {
   if (rank.pid == 0) {
-    return "has not reported since it connected";
+    return "has not reported anything since it connected";
   }
   char own_host[256] = {};
   gethostname(own_host, sizeof(own_host) - 1);
@@ -218,8 +224,8 @@ RankReport decode_report(const std::string& text) {
     report.pid = json.at("pid").get<int>();
     const int part = json.at("part").get<int>();
     if (part < 0 || part >= static_cast<int>(kNumParts)) {
-      throw DataError(
-          str_cat("[hang] The report of a rank names the unknown part ", part));
+      throw DataError(str_cat(
+          "[hang] The report of a rank contains the unknown part ", part));
     }
     report.part = static_cast<Part>(part);
     report.waits = json.at("waits").get<bool>();
@@ -359,7 +365,7 @@ std::string why_silent(int pid) {
     case 'X':
       return str_cat("process ", pid, " has exited; see its own messages");
     case 'D':
-      return "it waits for a disk or a device";
+      return "it is waiting for a disk or a device";
     default:
       return {};
   }

@@ -36,8 +36,7 @@ std::filesystem::path runtime_folder(const EnvLookup& env) {
     throw SystemError(str_cat(
         "[runtime folder] ",
         printable(folder.string()),
-        " is not a folder that belongs to this user alone (mode 0700); remove "
-        "it, or set ",
+        " is not a private folder of this user (mode 0700); remove it, or set ",
         variables::kRuntimeDir,
         " to a folder of your own"));
   }

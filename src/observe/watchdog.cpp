@@ -462,7 +462,7 @@ void Watchdog::watch_end(Membership& membership) {
     say(str_cat(
         "[hang] rank ",
         membership.rank,
-        " is no longer waiting, after ",
+        " stopped waiting after ",
         static_cast<int64_t>(seconds_from(Clock::now() - begin)),
         " s"));
   }

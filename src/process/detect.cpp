@@ -80,11 +80,11 @@ void check_below(
         rank_name,
         "=",
         rank,
-        " does not fit ",
+        " is too large for ",
         size_name,
         "=",
         size,
-        "; ranks count from 0 to ",
+        "; ranks go from 0 to ",
         size - 1));
   }
 }
@@ -123,7 +123,7 @@ std::optional<ProcessEnvironment> read_ranks(
         topology.local_world_size,
         " local processes (from ",
         names.local_rank,
-        " and its kin) are more than ",
+        " and related variables) are more than ",
         names.world_size,
         "=",
         topology.world_size,

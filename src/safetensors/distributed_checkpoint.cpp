@@ -269,7 +269,7 @@ class DistributedReader {
     // Do not allocate memory for data that is in no file.
     if (!count || !is_backed(*count * element)) {
       refuse(
-          str_cat("has a size for '", name, "' that its files do not match"));
+          str_cat("has a size for '", name, "' that does not match its files"));
     }
     auto& data = checkpoint_.data_.emplace_back(
         static_cast<std::size_t>(*count * element));
@@ -418,7 +418,7 @@ class DistributedReader {
       last += fits ? steps * stride : 0;
     }
     if (!fits) {
-      refuse(str_cat("has a part of '", name, "' with another shape"));
+      refuse(str_cat("has a part of '", name, "' with a different shape"));
     }
     part.data = data.subspan(static_cast<std::size_t>(first * element));
     return part;

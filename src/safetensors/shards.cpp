@@ -157,7 +157,8 @@ std::uint64_t parse_size(std::string_view text) {
   throw ConfigError(str_cat(
       "[safetensors] the size '",
       text,
-      "' is not a number with a unit; pass for example 10GB, 5GiB or 1000"));
+      "' is not a number with an optional unit; pass 10GB, 5GiB or 1000, for "
+      "example"));
 }
 
 ShardPlan split_into_shards(

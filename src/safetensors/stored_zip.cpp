@@ -47,8 +47,8 @@ class ZipBytes {
   [[noreturn]] void refuse() const {
     throw DataError(str_cat(
         where_,
-        " is not an uncompressed archive of torch.save of at most 4 GiB. Save "
-        "it again"));
+        " is not an uncompressed torch.save archive of at most 4 GiB. Save it "
+        "again"));
   }
 
  private:
@@ -91,7 +91,7 @@ std::span<const std::byte> StoredZip::entry(const std::string& name) const {
   if (found == entries_.end()) {
     throw DataError(str_cat(
         where_,
-        " is not an archive of torch.save: it has no ",
+        " is not a torch.save archive: it has no ",
         name,
         ". Save it again"));
   }

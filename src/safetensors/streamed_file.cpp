@@ -39,11 +39,11 @@ void StreamedFile::write(
         bytes.size(),
         " bytes at offset ",
         offset,
-        " do not fit a tensor of ",
+        " do not fit into a tensor of ",
         extent.num_bytes,
-        " bytes of which ",
+        " bytes, of which ",
         num_missing,
-        " are missing. Write each byte once"));
+        " have not been written yet. Write each byte once"));
   }
   if (!bytes.empty()) {
     file_.seek(extent.begin + offset);

@@ -59,9 +59,9 @@ size_t left_of(size_t size, size_t excess, const char* which) {
         which,
         " text has ",
         size,
-        " tokens, but truncation.max_length needs ",
+        " tokens, but truncation.max_length requires removing ",
         excess,
-        " removed. Raise it or choose the strategy kLongestFirst"));
+        ". Raise max_length, or choose the strategy kLongestFirst"));
   }
   return size - excess;
 }

@@ -273,8 +273,8 @@ struct Trackers::Impl {
               where,
               "] '",
               printable(name),
-              "' and everything after it is not logged, because the trackers "
-              "are finished. Log before end_training()"));
+              "' and all later values are not logged, because the trackers are "
+              "finished. Log before end_training()"));
     }
     return is_finished;
   }
@@ -298,7 +298,7 @@ struct Trackers::Impl {
                 "] '",
                 printable(name),
                 "' is given twice in one call, so only its last value is "
-                "logged. Give each name once"));
+                "logged. Pass each name only once"));
       }
     }
     return kept;

@@ -10,7 +10,7 @@ struct PageServer::Impl {};
 
 PageServer::PageServer(int, Answer) {
   throw UsageError(
-      "[watch] This accelerate was built without libmicrohttpd. Install "
+      "[watch] This build of accelerate lacks libmicrohttpd. Install "
       "libmicrohttpd-dev and build it again");
 }
 PageServer::~PageServer() = default;

@@ -137,10 +137,10 @@ TEST(Manifest, RejectsHostileTextWithAValidChecksum) {
   EXPECT_NO_THROW(parse_manifest(signed_text(settled.dump(2)), "x"));
   auto newer = good;
   newer["format"] = 3;
-  expect_refused(newer, "cannot read");
+  expect_refused(newer, "cannot be read");
   auto tiny = good;
   tiny["files"]["model.safetensors"]["chunk"] = 1;
-  expect_refused(tiny, "chunks of 1 bytes");
+  expect_refused(tiny, "chunks of only 1 bytes");
   auto lacking = good;
   lacking["files"]["model.safetensors"]["bytes"] = 4097;
   expect_refused(

@@ -141,8 +141,8 @@ TEST(Help, ListsLaunchFirstAndOptionsWithoutEffectOnlyOnDemand) {
     EXPECT_THAT(help, Not(HasSubstr("--num_processes")));
     EXPECT_THAT(
         help,
-        HasSubstr("\nTakes the options of `accelerate launch` too: see "
-                  "`accelerate launch --help`.\n"));
+        HasSubstr("\nThis command also accepts the options of `accelerate "
+                  "launch`; see `accelerate\nlaunch --help`.\n"));
   }
 }
 
@@ -192,8 +192,8 @@ TEST(Mistakes, GetOneSentenceWithAnAction) {
        "[config] --cpu and --multi_gpu contradict each other: use only one of "
        "them"},
       {"launch --num_machines 3 --num_processes 2 --main_process_ip a x",
-       "[launch] --num_processes 2 cannot be divided over 3 machines. It "
-       "counts the processes of all machines: use a multiple of 3"},
+       "[launch] --num_processes 2 cannot be divided over 3 machines. It is "
+       "the total over all machines, so use a multiple of 3"},
       {"watch --prt 3 runs", "unknown option '--prt'; did you mean '--port'?"},
       {"watch --port x runs",
        "--port must be a whole number from 0 to 65535, not 'x'"},
@@ -203,7 +203,7 @@ TEST(Mistakes, GetOneSentenceWithAnAction) {
       {"launch --config x.yaml train.py",
        "[launch] unknown option '--config'; did you mean '--config_file'?"},
       {"launch --nproc_per_node 2 train.py",
-       "[launch] --nproc_per_node: This is torchrun's option. Use "
+       "[launch] --nproc_per_node: This is an option of torchrun. Use "
        "--num_processes, the total over all machines"},
       {"config defualt",
        "unexpected argument 'defualt'; did you mean "

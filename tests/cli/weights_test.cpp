@@ -92,10 +92,10 @@ TEST(EstimateMemory, SaysWhatEachStageTakes) {
   EXPECT_THAT(table, HasSubstr("│ 3, master_weights │"));
   EXPECT_THAT(
       table,
-      HasSubstr("\nStage 3 needs more memory than DDP because this model is "
-                "small: besides its shard,\neach process holds several whole "
-                "copies of the largest unit (312.0 bytes) while it "
-                "computes.\n"));
+      HasSubstr(
+          "\nStage 3 needs more memory than DDP because this model is small: "
+          "in addition to its\nshard, each process holds several full copies "
+          "of the largest shard unit (312.0 bytes) while it computes.\n"));
   EXPECT_EQ(estimate({folder.path(), "--num_processes", "1"}).exit_code, 2);
 }
 
@@ -151,8 +151,8 @@ TEST(EstimateMemory, FindsModelsInTheCacheOfTheHub) {
           {kProgram, "estimate-memory", "meta/other"},
           {{"HF_HOME", home.path().string()}})
           .err,
-      "accelerate: [estimate-memory] 'meta/other' is neither a file, a folder "
-      "nor a model in the Hub cache (" +
+      "accelerate: [estimate-memory] 'meta/other' is not a file, a folder or a "
+      "model in the Hub cache (" +
           cache +
           "). Download the model first (`hf download ORG/NAME`), or pass the "
           "folder of its safetensors files\n");
@@ -166,7 +166,7 @@ TEST(EstimateMemory, ReportsGuesses) {
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_THAT(
       result.err,
-      HasSubstr("the model_type 'novel' is unknown. Numbered modules"));
+      HasSubstr("the model_type 'novel' is unknown. Each numbered module"));
   auto json = nlohmann::json::parse(result.out);
   EXPECT_EQ(json.at("estimates")[0].at("total_bytes"), 280);
   EXPECT_EQ(json.at("estimates")[0].at("largest_layer_bytes"), 96);
@@ -191,7 +191,7 @@ TEST(EstimateMemory, RejectsUnreadableFiles) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{}, "needs PATH"},
       {{"/no/such/folder"}, "'/no/such/folder'"},
-      {{"google/bert-base-cased"}, "nor a model in the Hub cache ("},
+      {{"google/bert-base-cased"}, "or a model in the Hub cache ("},
       {{folder.path()}, "claims"},
       {{reference_file("sharded"), "--dtypes", "float8"}, "float8"},
   };

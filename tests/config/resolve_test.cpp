@@ -239,7 +239,7 @@ TEST_F(Resolve, TakesTheOriginalsFlagsThatChangeNothingAndSaysSo) {
   ASSERT_THAT(as_flags.notes, SizeIs(3));
   EXPECT_THAT(as_flags.notes[0], HasSubstr("--rdzv_backend has no effect"));
   EXPECT_THAT(as_flags.notes[1], HasSubstr("--downcast_bf16 has no effect"));
-  EXPECT_THAT(as_flags.notes[2], HasSubstr("at once"));
+  EXPECT_THAT(as_flags.notes[2], HasSubstr("immediately"));
 }
 
 // The program decides: a Python script continues in fp32, as in the original.

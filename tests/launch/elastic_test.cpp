@@ -96,7 +96,7 @@ TEST_F(Preemption, StartsAllWorkersAgainThatHaveSaved) {
   EXPECT_THAT(
       result.err,
       AllOf(
-          HasSubstr("asked for a restart (exit code 75); restarting all "
+          HasSubstr("requested a restart (exit code 75); restarting all "
                     "processes. This does not count towards --max_restarts"),
           Not(HasSubstr("failed with"))));
   EXPECT_THAT(result.out, HasSubstr("rank 0 of 2 group 0/1 attempt 1"));
@@ -137,7 +137,7 @@ TEST_F(Preemption, OfTheLauncherIsItsExitCodeIfAllHaveSaved) {
   job->send(SIGTERM);
   const auto result = job->wait(kLong);
   EXPECT_EQ(result.exit_code, kExitPreempted) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("launch again (exit code 75)"));
+  EXPECT_THAT(result.err, HasSubstr("launch it again (exit code 75)"));
   EXPECT_THAT(left(), IsEmpty());
 }
 
@@ -287,7 +287,8 @@ TEST_F(Elastic, AcceptsAMachineThatJoinsLater) {
   launchers_.push_back(launch_on(1, "2:3", script()));
   ASSERT_TRUE(wait_for_world(4)) << launchers_[0]->err();
   EXPECT_THAT(
-      launchers_[0]->err(), HasSubstr("2 of 2 to 3 machines have joined"));
+      launchers_[0]->err(),
+      HasSubstr("machines that have joined: 2 (of 2 to 3)"));
   launchers_.push_back(launch_on(2, "2:3", script()));
   ASSERT_TRUE(wait_for_world(6)) << launchers_[0]->err();
   EXPECT_TRUE(is_there("saved_0.4") && is_there("saved_3.4"));
@@ -336,7 +337,7 @@ TEST_F(Elastic, WaitsBelowItsMinimumForAMachine) {
   launchers_.push_back(launch_on(1, "2:3", script()));
   ASSERT_TRUE(wait_for_world(4)) << launchers_[0]->err();
   launchers_[1]->send(SIGKILL);
-  ASSERT_TRUE(wait_for_words(*launchers_[0], "1 of at least 2 are here"));
+  ASSERT_TRUE(wait_for_words(*launchers_[0], "1 of at least 2 have joined"));
   launchers_.push_back(launch_on(2, "2:3", script()));
   ASSERT_TRUE(wait_for_attempt(1, 4)) << launchers_[0]->err();
   expect_all_done({0, 2});
@@ -354,7 +355,7 @@ TEST_F(Elastic, EndsIfTooFewAreLeft) {
     EXPECT_EQ(result.exit_code, 1);
     EXPECT_THAT(
         result.err,
-        HasSubstr("no machine joined within 8 s: 2 of at least 3 are here"));
+        HasSubstr("no machine joined within 8 s: 2 of at least 3 have joined"));
   }
   EXPECT_THAT(left(), IsEmpty());
 }
@@ -383,7 +384,7 @@ TEST_F(Elastic, RejectsAMachineIfTheJobIsFull) {
   EXPECT_THAT(
       third->err(),
       HasSubstr("rejected this machine: all 2 machines that --num_machines "
-                "allows have joined"));
+                "allows have already joined"));
   expect_all_done({0, 1});
 }
 
@@ -407,7 +408,7 @@ TEST_P(ElasticInterrupted, EndsEverywhere) {
   launchers_.push_back(launch_on(0, "2:3", stubborn));
   launchers_.push_back(launch_on(1, "2:3", stubborn));
   if (phase == "gathering") {
-    ASSERT_TRUE(wait_for_words(*launchers_[0], "machines have joined"));
+    ASSERT_TRUE(wait_for_words(*launchers_[0], "machines that have joined"));
   } else {
     ASSERT_TRUE(wait_for_world(4)) << launchers_[0]->err();
   }

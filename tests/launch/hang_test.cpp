@@ -220,7 +220,7 @@ TEST(Reader, ThatNeverReadsIsLeftAfterASecondSignal) {
   EXPECT_FALSE(eventually([&] { return is_gone(supervisor); }, 3s));
   kill(supervisor, SIGTERM);
   EXPECT_TRUE(eventually([&] { return is_gone(supervisor); }, 20s));
-  EXPECT_THAT(shell.err(), HasSubstr("exiting; some output was not read"));
+  EXPECT_THAT(shell.err(), HasSubstr("exiting now; some output was not read"));
 }
 
 TEST(Reader, ThatLeavesDoesNotEndTheJob) {
@@ -351,7 +351,7 @@ TEST(Disk, ThatIsFullIsNamedOnceAndTheLogGoesOnWithSpace) {
       disk.path().string() + "/ballast; sleep 0.2; echo after; fi' | tail -1"));
   EXPECT_THAT(
       result.err,
-      AllOf(HasSubstr("No space left on device"), HasSubstr("lines are lost")));
+      AllOf(HasSubstr("No space left on device"), HasSubstr("output is lost")));
   EXPECT_EQ(result.err.find("No space"), result.err.rfind("No space"));
   const auto log =
       read_file(disk.path() / "latest/attempt_0/rank_1/stdout.log");
@@ -379,8 +379,8 @@ TEST(Disk, WhoseFilesMayNotGrowIsAFullDisk) {
   EXPECT_THAT(
       result.out,
       AllOf(
-          HasSubstr("File too large): its lines are lost until there is space; "
-                    "raise the limit on file sizes (ulimit -f)"),
+          HasSubstr("File too large), so output is lost until there is space "
+                    "again; raise the limit on file sizes (ulimit -f)"),
           EndsWith("\n74\n")));
   EXPECT_EQ(count_lines(result.out), 3) << result.out; // once per file
   const auto shown = run_shell(

@@ -430,7 +430,7 @@ TEST(ElasticJob, WaitsBelowItsMinimumAndThenEnds) {
   ElasticMachines three({2}, 0, 1);
   three.job.machine_lost(1, "node1", "was lost: silence");
   three.job.machine_stopped(0);
-  EXPECT_THAT(three.said, HasSubstr("1 of at least 2 are here"));
+  EXPECT_THAT(three.said, HasSubstr("1 of at least 2 have joined"));
   three.wait_for_orders(3);
   EXPECT_EQ(three.log(0).back(), "stop 15");
   three.job.machine_stopped(0);

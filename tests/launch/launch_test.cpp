@@ -161,9 +161,12 @@ TEST(Launch, SuggestsTheScriptThatWasMeant) {
 TEST(Launch, SaysWhatToDoWithAFileThatIsNotAProgram) {
   const TempDir folder;
   const std::pair<const char*, const char*> cases[] = {
-      {"train.ipynb", "call notebook_launcher in a cell"},
-      {"train.cpp", "it is source code: build it, and pass the program"},
-      {"train.txt", "to run the file in this folder, write ./train.txt"},
+      {"train.ipynb", "is a notebook, not a program. Call notebook_launcher"},
+      {"train.cpp",
+       "is source code, not a program. Build it, and pass the program"},
+      {"train.yaml", "launch --config_file train.yaml train.py`"},
+      {"--dry_run train.cpp", "is source code"},
+      {"train.txt", "to run the file in the current folder, pass ./train.txt"},
   };
   for (const auto& [name, advice] : cases) {
     folder.write(name, "num_processes: 2\n");
@@ -282,9 +285,9 @@ TEST(Launch, SaysThatMachine0CannotBeReached) {
   EXPECT_EQ(
       result.err,
       "[launch] machine 0 cannot be reached at 127.0.0.1 port " + port +
-          " within 1 s (Connection refused); is its launcher running, and are "
-          "--main_process_ip and --main_process_port right and open in the "
-          "firewall?\n");
+          " within 1 s (Connection refused); is its launcher running, are "
+          "--main_process_ip and --main_process_port correct, and does the "
+          "firewall allow that port?\n");
 }
 
 TEST(Launch, SaysWhichRankHadLeftBeforeAnotherFailed) {
@@ -461,7 +464,7 @@ TEST(Launch, SaysThatAChoiceOfRanksHidesThemAll) {
     EXPECT_THAT(result.out, IsEmpty());
     EXPECT_THAT(
         result.err,
-        HasSubstr("shows no process: this machine has local ranks 0 to 1\n"));
+        HasSubstr("matches no process: this machine has local ranks 0 to 1\n"));
   }
 }
 
@@ -496,7 +499,7 @@ TEST(Launch, NeedsItsFolderOnlyForRelativePaths) {
     EXPECT_EQ(result.exit_code, 2);
     EXPECT_EQ(
         result.err,
-        "accelerate: [launch] the current folder no longer exists (No such "
+        "accelerate: [launch] the current folder cannot be accessed (No such "
         "file or directory). Change to another one, or use absolute paths\n");
   }
   const auto result =
@@ -544,7 +547,9 @@ TEST(Launch, ChecksThatTheWorkersCanBeStarted) {
     const auto result = run_process(
         {kProgram, "launch", "--check", "--num_processes", "2", program});
     EXPECT_EQ(result.exit_code, 2);
-    EXPECT_THAT(result.err, HasSubstr("--check: nothing was started"));
+    EXPECT_THAT(
+        result.err,
+        HasSubstr("--check found problems, so nothing was started"));
   }
 }
 

@@ -178,7 +178,7 @@ TEST_F(Machines, NoticeACutLink) {
       result.err,
       AllOf(
           HasSubstr("machine 1 (node1) was lost"),
-          HasSubstr("nothing answers: the machine or the network is down")));
+          HasSubstr("nothing answers, so the machine or the network is down")));
   EXPECT_EQ(other.exit_code, 1);
   EXPECT_THAT(other.err, HasSubstr("is lost"));
   EXPECT_THAT(left(), IsEmpty());
@@ -323,7 +323,7 @@ TEST_F(Machines, AreCheckedBeforeTheWorkersStart) {
         AllOf(
             HasSubstr("machine 1 (node1): the program /missing/train cannot be "
                       "executed"),
-            HasSubstr("--check: nothing was started")));
+            HasSubstr("--check found problems, so nothing was started")));
   }
   EXPECT_FALSE(std::filesystem::exists(program.string() + ".0"));
   auto third = start(0, program);

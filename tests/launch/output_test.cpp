@@ -703,7 +703,7 @@ TEST(Logs, FollowNoLinkOfAnotherUser) {
   const auto result = run_process(
       {kProgram, "launch", "--num_processes", "2", "--log_dir", link, "true"});
   EXPECT_NE(result.exit_code, 0);
-  EXPECT_THAT(result.err, HasSubstr("is a link that belongs to another user"));
+  EXPECT_THAT(result.err, HasSubstr("is a link owned by another user"));
   EXPECT_TRUE(std::filesystem::is_empty(target));
   ASSERT_EQ(lchown(link.c_str(), 0, 0), 0);
   EXPECT_EQ(
@@ -747,8 +747,7 @@ TEST(Logs, FollowNoLinkCreatedMeanwhile) {
       open_own_folder(logs + "/run_" + std::to_string(num_made));
       ++num_made;
     } catch (const SystemError& error) {
-      EXPECT_THAT(
-          error.what(), HasSubstr("is a link that belongs to another user"));
+      EXPECT_THAT(error.what(), HasSubstr("is a link owned by another user"));
       ++num_refused;
     }
   };

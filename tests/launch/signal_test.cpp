@@ -380,7 +380,7 @@ TEST_F(SlowStart, GetsSignalsAfterARestart) {
 TEST_F(SlowStart, GetsTheRequestToEndOnceItHandlesIt) {
   launch("SIGTERM", "900");
   kill(launcher_, SIGTERM);
-  ASSERT_TRUE(wait_for_words("s for a SIGTERM handler in rank 0, 1"));
+  ASSERT_TRUE(wait_for_words("s for rank 0, 1 to install a SIGTERM handler"));
   folder_.write("go", "");
   EXPECT_EQ(job_->wait(kLimit).exit_code, 75) << job_->err();
   EXPECT_TRUE(each_got_once({"SIGTERM"})) << log(0) << log(1);
@@ -408,7 +408,7 @@ TEST_F(SlowStart, EndsAtOnceAtASecondRequestOrIfAWorkerFails) {
   for (const bool is_failure : {false, true}) {
     launch("SIGCONT", "900");
     kill(launcher_, SIGTERM);
-    ASSERT_TRUE(wait_for_words("s for a SIGTERM handler"));
+    ASSERT_TRUE(wait_for_words("to install a SIGTERM handler"));
     if (is_failure) {
       kill(workers_with("TEST_MARK=" + mark()).at(1), SIGSEGV);
     } else {

@@ -208,7 +208,7 @@ TEST_F(Impostor, LearnsNeitherTheTokenNorTheConfiguration) {
   heard += say(peer.get(), ProofMessage{proof});
   const auto result = member->wait(15s);
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.err, HasSubstr("does not know the job token"));
+  EXPECT_THAT(result.err, HasSubstr("does not have the job token"));
   for (const char* part : {"the token", "secret", "num_machines"}) {
     EXPECT_THAT(heard, Not(HasSubstr(part)));
   }

@@ -340,7 +340,7 @@ class Case:
     def check_lines(self):
         if self.fault in ("kill_launcher", "kill_supervisor", "late_and_kill"):
             return  # Nobody is left to write them.
-        if any(b"exiting; some output was not read" in job.err.data for job in self.jobs):
+        if any(b"exiting now; some output was not read" in job.err.data for job in self.jobs):
             return  # A signal ended the wait for a paused reader.
         seen = set()
         for job in self.jobs:

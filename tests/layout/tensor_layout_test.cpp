@@ -256,7 +256,7 @@ TEST(TensorLayout, ThatDoesNotFitIsRefused) {
   };
   refuses({{kTensor, DimShard{.dim = 2}}}, "has no dimension 2");
   refuses({{kTensor, DimShard{.dim = -1}}}, "has no dimension -1");
-  refuses({{kTensor, DimShard{0, {3, 2}}}}, "together 5 do not divide");
+  refuses({{kTensor, DimShard{0, {3, 2}}}}, "length of 5 do not divide");
   refuses({{kTensor, DimShard{0, {5, -1}}}}, "do not divide");
   refuses(
       {{kShard, FlatShard{1, 12}}},

@@ -156,8 +156,8 @@ TEST(TensorPieces, OutsideTheTensorAreRejected) {
             ThrowsMessage<UsageError>(HasSubstr(text)));
       };
   constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
-  refuses({3, 4}, flat_range({3, 4}, 5, 8), "8 elements from position 5 lie");
-  refuses({3, 4}, flat_range({3, 4}, -1, 2), "2 elements from position -1 lie");
+  refuses({3, 4}, flat_range({3, 4}, 5, 8), "8 elements from position 5 are");
+  refuses({3, 4}, flat_range({3, 4}, -1, 2), "2 elements from position -1 are");
   refuses({3, 4}, flat_range({3, 4}, kMost, kMost), "are outside a box of 12");
   refuses(
       {3, 4},

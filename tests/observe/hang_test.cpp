@@ -92,10 +92,10 @@ struct Case {
   std::vector<std::string> said;
 };
 
-const char* const kSlow = "rank 1: .*; slow, not missing: it moved";
+const char* const kSlow =
+    "rank 1: .*; slow, not missing: it last made progress";
 const std::vector<std::string> kMissing = {
-    "rank 1: in user code; collective [0-9]+ was its last; it has not "
-    "moved for",
+    "rank 1: in user code; collective [0-9]+ was its last; no progress for",
     "spin_for_long"};
 
 const std::vector<Case>& cases() {
@@ -320,7 +320,7 @@ class HangCases : public ::testing::TestWithParam<size_t> {
     }
     if (one().name == std::string("Slow")) {
       job.allow("go");
-      job.expect({"[[]hang[]] rank 0 is no longer waiting, after"});
+      job.expect({"[[]hang[]] rank 0 stopped waiting after"});
       job.allow("end");
       EXPECT_EQ(job.wait(), 0) << job.err();
     }
@@ -431,7 +431,7 @@ TEST(Hang, IsSaidOnceAndEndsInAnException) {
       number_behind("waiting in all_reduce(Float[4]), collective "))
       << err;
   // A rank that arrived late from the previous collective is called slow first.
-  const std::string missing = "it has not moved for";
+  const std::string missing = "no progress for";
   EXPECT_THAT(said, HasSubstr(missing));
   EXPECT_EQ(said.find(missing), said.rfind(missing)) << err;
 }

@@ -413,8 +413,8 @@ TEST(StepClock, DescribesWhatLimitsARun) {
   EXPECT_EQ(
       times.summary(),
       "100 steps of 10 ms: 41 % waits for data, 39 % backward, 20 % forward\n"
-      "41 % of the step waits for data: raise num_workers, or make the "
-      "dataset cheaper");
+      "41 % of the step waits for data: raise num_workers, or make the dataset "
+      "faster");
   times.sum.data = 0;
   EXPECT_THAT(times.summary(), HasSubstr("computing takes most of the step"));
   times.sum.communication = 0.5;

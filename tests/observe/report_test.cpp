@@ -92,8 +92,8 @@ TEST(Hang, NamesWhoWaitsAndWhoIsElsewhereAndWhere) {
       "  ranks 0, 2, 3: waiting in all_reduce(Float[4]), collective 3, for "
       "10.2 s\n"
       "      train.cpp:31 in main\n"
-      "  rank 1: in user code; collective 2 was its last; it has not "
-      "moved for 12 s\n"
+      "  rank 1: in user code; collective 2 was its last; no progress for 12 "
+      "s\n"
       "      spin.cpp:4 in spin\n"
       "      train.cpp:30 in main");
 }
@@ -155,7 +155,7 @@ TEST(Hang, TellsAnotherShapeFromAnotherCollective) {
   EXPECT_THAT(
       text,
       AllOf(
-          HasSubstr("rank 2: with another shape in all_reduce(Float[5])"),
+          HasSubstr("rank 2: with a different shape in all_reduce(Float[5])"),
           HasSubstr("rank 3: elsewhere, waiting in barrier(), collective 3")));
 }
 
@@ -179,7 +179,7 @@ TEST(Hang, TellsASlowRankFromAMissingOne) {
           {},
           10),
       HasSubstr("rank 1: in a forward; collective 2 was its last; slow, not "
-                "missing: it moved 0.3 s ago"));
+                "missing: it last made progress 0.3 s ago"));
 }
 
 TEST(Hang, ShowsRanksApartThatCameToOnePlaceByDifferentLines) {

@@ -252,7 +252,7 @@ TEST(Trackers, WarnOnceAboutLateValues) {
   const auto said = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(
       said,
-      StartsWith("[log] 'lo\\x0ass' and everything after it is not logged"));
+      StartsWith("[log] 'lo\\x0ass' and all later values are not logged"));
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1);
   EXPECT_THAT(own->calls, ElementsAre("start sky", "finish"));
 }

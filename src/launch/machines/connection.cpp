@@ -36,9 +36,9 @@ bool does_system_answer(int socket, const Patience& patience) {
 
 std::string describe_silence(int socket, const Patience& patience) {
   return does_system_answer(socket, patience)
-             ? "its operating system answers, but its launcher does not: the "
-               "launcher is suspended or overloaded"
-             : "nothing answers: the machine or the network is down";
+             ? "its operating system answers, but its launcher does not, so "
+               "the launcher is suspended or overloaded"
+             : "nothing answers, so the machine or the network is down";
 }
 
 } // namespace
@@ -136,7 +136,7 @@ void Connection::read_some() {
   char buffer[16384];
   const auto size = recv(socket_.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
   if (size == 0) {
-    fail("was closed by the other side");
+    fail("was closed by the other machine");
     return;
   }
   if (size < 0) {
@@ -159,7 +159,7 @@ void Connection::read_some() {
       }
     }
   } catch (const CommError& error) {
-    fail(str_cat("sent something that is not a message: ", error.what()));
+    fail(str_cat("received invalid data: ", error.what()));
   }
 }
 
@@ -170,7 +170,7 @@ Message Connection::open_frame(const std::string& payload) {
   const auto opened = incoming_->open(payload);
   if (!opened) {
     throw CommError(
-        "[launch] a frame was changed, repeated or dropped on the way; is "
+        "[launch] a message was changed, repeated or dropped in transit; is "
         "someone tampering with the network?");
   }
   return decode_payload(*opened);

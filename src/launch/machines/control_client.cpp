@@ -109,8 +109,7 @@ void ControlClient::take_proof(const Message& message) {
           str_cat(
               "[launch] the program at ",
               place(),
-              " does not know the job token; does it belong to another "
-              "job?"),
+              " does not have the job token; does it belong to another job?"),
           false);
     } else {
       callbacks_.received(RefusedMessage{step.refusal});
@@ -164,8 +163,9 @@ void ControlClient::failed(const std::string& why) {
           join_limit_.count(),
           " s (",
           why,
-          "); is its launcher running, and are --main_process_ip and "
-          "--main_process_port right and open in the firewall?"),
+          "); is its launcher running, are --main_process_ip and "
+          "--main_process_port correct, and does the firewall allow that "
+          "port?"),
       false);
 }
 

@@ -39,11 +39,12 @@ Finding look_at_name(const std::string& host) {
     if (is_loopback(addresses[0]) && !is_loopback_name(host)) {
       return {
           Verdict::kDoubtful,
-          str_cat("name ", host, " is ", addresses[0], " here"),
+          str_cat("name ", host, " resolves to ", addresses[0]),
           "other machines cannot reach a loopback address; set "
           "--main_process_ip to the machine's network address"};
     }
-    return {Verdict::kGood, str_cat("name ", host, " is ", addresses[0])};
+    return {
+        Verdict::kGood, str_cat("name ", host, " resolves to ", addresses[0])};
   } catch (const CommError&) {
     return {
         Verdict::kBad,
@@ -91,7 +92,9 @@ Finding look_at_interface(const std::string& address, const EnvLookup& env) {
         str_cat("no network interface has a route to ", address),
         "bring the network interface up, or correct the route"};
   }
-  return {Verdict::kGood, str_cat("interface ", chosen, " leads to ", address)};
+  return {
+      Verdict::kGood,
+      str_cat("network interface ", chosen, " has a route to ", address)};
 }
 
 std::string visibility_variables() {
@@ -111,9 +114,9 @@ Finding look_at_gpus(const LaunchConfig& config, const MachineFacts& facts) {
         Verdict::kBad,
         "no usable GPU: " + facts.gpu_problem,
         str_cat(
-            "install the driver, or correct --gpu_ids and ",
+            "install the driver, correct --gpu_ids and ",
             visibility_variables(),
-            "; pass --cpu to train on the CPU")};
+            ", or pass --cpu to train on the CPU")};
   }
   return {Verdict::kGood, "training on the CPU: " + facts.gpu_problem};
 }
@@ -127,7 +130,8 @@ Finding look_at_program(const std::string& program) {
   return {
       Verdict::kBad,
       "the program " + printable(program) + " cannot be executed",
-      "install it there under the same path, or run `chmod +x` on it"};
+      "install it on this machine under the same path, or run `chmod +x` on "
+      "it"};
 }
 
 Finding look_at_own_clock() {
@@ -136,8 +140,8 @@ Finding look_at_own_clock() {
     return {
         Verdict::kDoubtful,
         "system clock is not synchronised (no chrony or systemd-timesyncd)",
-        "start one of them, or timestamps from several machines will not line "
-        "up"};
+        "start one of them; otherwise, timestamps from different machines do "
+        "not match"};
   }
   return {Verdict::kGood, "system clock is synchronised"};
 }
@@ -154,9 +158,11 @@ Finding look_at_clock_of(const HostEntry& host, const std::string& ssh) {
   if (answer.empty()) {
     return {
         Verdict::kBad,
-        str_cat("no shell on ", host.name, " over ssh"),
+        str_cat("cannot open a shell on ", host.name, " over ssh"),
         str_cat(
-            "make `ssh ", host.name, " true` work without a password first")};
+            "set up ssh so that `ssh ",
+            host.name,
+            " true` works without a password")};
   }
   // The answer was given about half-way between question and arrival.
   const auto middle = start + (std::chrono::system_clock::now() - start) / 2;
@@ -183,7 +189,8 @@ Finding judge_shared_memory(const MemoryFigures& memory) {
     return {
         Verdict::kBad,
         "/dev/shm is not mounted",
-        "mount a tmpfs there: data loader workers share tensors through it"};
+        "mount a tmpfs there, because data loader workers share tensors "
+        "through it"};
   }
   const int64_t mebibytes = *memory.shared_free_bytes / kMebibyte;
   constexpr int64_t kEnough = 1024;
@@ -225,7 +232,7 @@ Finding judge_peer_access(const std::vector<Gpu>& gpus, const GpuKind& kind) {
                 gpu.index,
                 " cannot read the memory of GPU ",
                 other.index,
-                ": their traffic goes through the CPU"),
+                ", so their traffic goes through the CPU"),
             kind.peer_access_help};
       }
     }
@@ -236,8 +243,8 @@ Finding judge_peer_access(const std::vector<Gpu>& gpus, const GpuKind& kind) {
 Finding judge_clock(const std::string& host, double seconds) {
   constexpr double kTolerable = 1.0;
   const auto rounded = std::round(seconds * 10) / 10;
-  const std::string what =
-      str_cat("the clock of ", host, " is ", rounded, " s ahead of ours");
+  const std::string what = str_cat(
+      "the clock of ", host, " is ", rounded, " s ahead of this machine's");
   if (std::abs(seconds) > kTolerable) {
     return {
         Verdict::kDoubtful,
@@ -255,14 +262,15 @@ Finding judge_connection(const std::string& host, int port, int error) {
   if (error == ECONNREFUSED && port != kSshPort) {
     return {
         Verdict::kGood,
-        str_cat(pair, " can be reached; nothing listens there yet")};
+        str_cat(pair, " can be reached; no program listens there yet")};
   }
   return {
       Verdict::kBad,
       str_cat(pair, " cannot be reached (", std::strerror(error), ")"),
-      port == kSshPort ? "start sshd there and open its port in the firewall"
-                       : "check that the machine is up and that its firewall "
-                         "allows this port"};
+      port == kSshPort
+          ? "start sshd on that host and open its port in the firewall"
+          : "check that the machine is running and that its firewall allows "
+            "this port"};
 }
 
 std::vector<Finding> diagnose(
@@ -347,8 +355,8 @@ Finding look_at_libraries(const std::string& program) {
   return {
       Verdict::kBad,
       str_cat(program, " cannot find ", missing),
-      "reinstall the torch that accelerate was built with, or add its lib "
-      "folder to LD_LIBRARY_PATH"};
+      "reinstall the version of torch that accelerate was built with, or add "
+      "its lib folder to LD_LIBRARY_PATH"};
 }
 
 std::vector<std::string> problems_of(const std::vector<Finding>& findings) {

@@ -72,7 +72,7 @@ std::string find_token(const EnvLookup& env) {
         variables::kJobTokenFile,
         "=",
         *file,
-        " has no token in its first line; write up to ",
+        " has no token on its first line; write up to ",
         kMaxTokenBytes,
         " random characters there, for example `openssl rand -hex 32`"));
   }
@@ -95,8 +95,8 @@ JobToken::JobToken(
         placement.num_machines,
         " machines connect to ",
         placement.meeting_point.address,
-        " without a job token, so anyone who reaches that port could "
-        "join; set the same ",
+        " without a job token, so any program that can reach that port could "
+        "join the job; set the same ",
         variables::kJobToken,
         " on every machine, for example from `openssl rand -hex 32`"));
   }

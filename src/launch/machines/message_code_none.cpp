@@ -7,7 +7,7 @@ namespace accelerate {
 
 std::string message_code(std::string_view, std::string_view) {
   throw ConfigError(
-      "[launch] This accelerate was built without libsodium, which jobs on "
+      "[launch] This build of accelerate lacks libsodium, which jobs on "
       "several machines need. Install libsodium-dev and build it again");
 }
 

@@ -23,7 +23,7 @@ constexpr int kMaxRank = 1 << 20;
 
 [[noreturn]] void refuse(const std::string& what) {
   throw CommError(str_cat(
-      "[launch] the other side does not speak the launch protocol: ",
+      "[launch] the other program does not use the launch protocol: ",
       printable(what),
       "; check main_process_ip and main_process_port"));
 }
@@ -74,7 +74,7 @@ class ObjectReader {
   bool boolean(const char* name) const {
     const json& value = member(name);
     if (!value.is_boolean()) {
-      refuse(str_cat("'", name, "' is neither true nor false"));
+      refuse(str_cat("'", name, "' is not true or false"));
     }
     return value.get<bool>();
   }
@@ -294,7 +294,7 @@ Message read_failed(const ObjectReader& in) {
 Message read_signal(const ObjectReader& in) {
   const int signal = in.number("signal", 1, SIGRTMAX);
   if (signal != SIGUSR1 && signal != SIGUSR2) {
-    refuse(str_cat("signal ", signal, " is not one that is forwarded"));
+    refuse(str_cat("signal ", signal, " is not forwarded"));
   }
   return SignalMessage{signal};
 }

@@ -31,7 +31,7 @@ std::pair<UniqueFile, UniqueFile> make_input(const std::string& order) {
       send(ours.get(), order.data(), order.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent != static_cast<ssize_t>(order.size())) {
     throw SystemError(str_cat(
-        "[launch] the launch order of ",
+        "[launch] the launch command of ",
         order.size(),
         " bytes is too long for ssh; shorten the program's arguments or the "
         "environment"));

@@ -74,7 +74,7 @@ std::string RollCall::reason_to_refuse(const HelloMessage& hello) const {
     return str_cat(
         "all ",
         entries_.size(),
-        " machines that --num_machines allows have joined");
+        " machines that --num_machines allows have already joined");
   }
   const auto machine = static_cast<size_t>(hello.machine_rank);
   if (machine >= entries_.size() || machine == 0) {
@@ -101,7 +101,7 @@ std::string RollCall::reason_to_refuse(const HelloMessage& hello) const {
         machine,
         " had ",
         known->num_local,
-        " before; a run restarts at the same size");
+        " before; a job must restart with the same number of processes");
   }
   return {};
 }

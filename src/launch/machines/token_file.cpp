@@ -32,7 +32,7 @@ bool is_own(const struct stat& facts) {
   throw ConfigError(str_cat(
       "[launch] ",
       path.string(),
-      " belongs to another user, or others can read it; remove it, or set "
+      " belongs to another user, or other users can read it; remove it, or set "
       "the same ",
       variables::kJobToken,
       " on every machine"));

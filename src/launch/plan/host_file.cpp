@@ -66,9 +66,9 @@ std::vector<HostEntry> parse_host_file(
     throw ConfigError(str_cat(
         "[launch] the host file ",
         path,
-        " names ",
+        " lists ",
         hosts.size(),
-        " hosts; name 1 to ",
+        " hosts; list 1 to ",
         kMaxHosts,
         ", one per line"));
   }

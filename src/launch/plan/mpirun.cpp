@@ -39,8 +39,8 @@ ChildCommand under_mpirun(
   }
   if (!config.num_processes) {
     throw ConfigError(
-        "[launch] --mpirun_hostfile needs --num_processes, the number of "
-        "processes on all hosts together");
+        "[launch] --mpirun_hostfile needs --num_processes, the total number of "
+        "processes on all hosts");
   }
   LaunchConfig only_file;
   only_file.hostfile = config.mpirun_hostfile;

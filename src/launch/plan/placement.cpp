@@ -93,8 +93,8 @@ void check_in_place(const ResolvedConfig& config, const Placement& placement) {
         environment.starter_name(),
         " has started ",
         environment.topology.world_size,
-        " tasks, one per rank. Leave --num_processes out, or start one task "
-        "per machine"));
+        " tasks, one per rank. Remove --num_processes, or start one task per "
+        "machine"));
   }
 }
 

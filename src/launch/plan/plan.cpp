@@ -55,7 +55,8 @@ void check_gpus(const ResolvedConfig& config, const MachineFacts& facts) {
         name_setting(config, "multi_gpu"),
         ", but this machine has no usable GPU: ",
         facts.gpu_problem,
-        ". Pass --cpu to train on the CPU, or run `accelerate doctor`"));
+        ". Pass --cpu to train on the CPU, or run `accelerate doctor` to find "
+        "the cause"));
   }
 }
 
@@ -74,8 +75,7 @@ int num_local_of(
         *config.num_processes,
         " cannot be divided over ",
         num_machines,
-        " machines. It counts the processes of all machines: use a multiple "
-        "of ",
+        " machines. It is the total over all machines, so use a multiple of ",
         num_machines));
   }
   const int num_local = *config.num_processes / num_machines;
@@ -83,7 +83,7 @@ int num_local_of(
     throw ConfigError(str_cat(
         "[launch] ",
         num_local,
-        " processes on this machine, but only ",
+        " processes were requested on this machine, but it has only ",
         facts.gpus.size(),
         facts.gpus.size() == 1 ? " usable GPU" : " usable GPUs",
         ". Lower --num_processes, or choose more GPUs with --gpu_ids"));
@@ -170,7 +170,7 @@ fs::path working_folder() {
   const auto folder = fs::current_path(error);
   if (error) {
     throw ConfigError(str_cat(
-        "[launch] the current folder no longer exists (",
+        "[launch] the current folder cannot be accessed (",
         error.message(),
         "). Change to another one, or use absolute paths"));
   }
@@ -186,7 +186,7 @@ std::string note_on_hidden_output(const LaunchPlan& plan) {
   }
   if (!shown.empty() && std::none_of(shown.begin(), shown.end(), is_here)) {
     return str_cat(
-        "local_ranks_filter shows no process: this machine has ",
+        "local_ranks_filter matches no process: this machine has ",
         local_ranks(plan));
   }
   const auto& tee = output.tee.by_local_rank;
@@ -195,7 +195,7 @@ std::string note_on_hidden_output(const LaunchPlan& plan) {
         return is_here(entry.first);
       })) {
     return str_cat(
-        "tee shows no process: this machine has ", local_ranks(plan));
+        "tee matches no process: this machine has ", local_ranks(plan));
   }
   return {};
 }

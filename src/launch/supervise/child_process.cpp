@@ -135,31 +135,14 @@ std::string joined(const std::vector<int>& numbers) {
   return text;
 }
 
-/// What to do about a file that is never a program; empty for other names.
-std::string hint_for_kind(const std::string& program) {
-  const std::string ending = std::filesystem::path(program).extension();
-  if (ending == ".ipynb") {
-    return "call notebook_launcher in a cell of the notebook instead, or "
-           "convert it with `jupyter nbconvert --to script`";
-  }
-  if (ending == ".cpp" || ending == ".cc" || ending == ".cxx") {
-    return "it is source code: build it, and pass the program";
-  }
-  return {};
-}
-
 /// What to do about a program that cannot be executed.
 std::string hint_for(const std::string& program, int cause) {
   namespace fs = std::filesystem;
   std::error_code ignored;
-  if (const std::string hint = hint_for_kind(program);
-      !hint.empty() && fs::is_regular_file(program, ignored)) {
-    return hint;
-  }
   const bool is_path = program.find('/') != std::string::npos;
   if (cause == ENOENT && !is_path && fs::exists(program, ignored)) {
     return str_cat(
-        "to run the file in this folder, write ./", printable(program));
+        "to run the file in the current folder, pass ./", printable(program));
   }
   if (cause == ENOENT && is_path && fs::exists(program, ignored)) {
     return "the interpreter named in its first line does not exist";
@@ -172,7 +155,7 @@ std::string hint_for(const std::string& program, int cause) {
     return "it is a device, a pipe or a socket; pass a program or a .py file";
   }
   if (cause == EACCES && access(program.c_str(), X_OK) == 0) {
-    return "it is executable, but its disk is mounted noexec, or the "
+    return "it is executable, but its disk is mounted with noexec, or the "
            "interpreter in its first line is not executable";
   }
   if (cause == EACCES && fs::exists(program, ignored)) {

@@ -59,7 +59,7 @@ void enter_containment() {
       mount(
           "proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) !=
           0) {
-    refuse("a /proc of its own");
+    refuse("its own /proc");
   }
 }
 

@@ -108,7 +108,8 @@ void LogFile::replace_deleted() {
     say_(str_cat(
         "[launch] ",
         path_.string(),
-        " was deleted and cannot be created again, so its lines are lost"));
+        " was deleted and cannot be created again, so further output for this "
+        "file is lost"));
   }
 }
 
@@ -119,7 +120,7 @@ void LogFile::append(std::string_view text) {
         is_at_line_start_ ? "" : "\n",
         "[launch] ",
         num_lost_here_,
-        " bytes are missing here: the disk was full\n");
+        " bytes are missing here, because the disk was full\n");
     const auto written = ::write(file_.get(), gap.data(), gap.size());
     if (written != static_cast<ssize_t>(gap.size())) {
       num_lost_here_ += static_cast<int64_t>(text.size());
@@ -142,9 +143,9 @@ void LogFile::append(std::string_view text) {
             path_.string(),
             " (",
             std::strerror(errno),
-            "): its lines are lost until there is space; ",
+            "), so output is lost until there is space again; ",
             errno == EFBIG ? "raise the limit on file sizes (ulimit -f)"
-                           : "free some"));
+                           : "free some space"));
       }
       num_lost_here_ = static_cast<int64_t>(text.size());
       num_lost_ += num_lost_here_;

@@ -53,8 +53,8 @@ void check_owner(const fs::path& link, const struct stat& facts) {
     throw SystemError(str_cat(
         "[launch] ",
         printable(link.string()),
-        " is a link that belongs to another user, who could redirect the "
-        "logs to any of your files; pass --log_dir a folder of your own"));
+        " is a link owned by another user, who could redirect the logs to any "
+        "of your files; pass --log_dir a folder that you own"));
   }
 }
 

@@ -297,9 +297,10 @@ void Supervisor::stop(
         output_.say(str_cat(
             "[launch] waiting up to ",
             std::chrono::duration<double>(grace_).count() / 2,
-            " s for a SIGTERM handler in rank ",
+            " s for rank ",
             ranks,
-            ". Send SIGTERM again to stop the job immediately"));
+            " to install a SIGTERM handler. Send SIGTERM again to stop the job "
+            "immediately"));
       }
     }
     signal_everything(signal, told);
@@ -454,8 +455,8 @@ void Supervisor::give_up() {
     output_.say(str_cat(
         "[launch] these processes survive SIGKILL: ",
         names,
-        ". They are blocked in the kernel: check its log (dmesg) and the "
-        "disks"));
+        ". They are blocked in the kernel. Check the kernel log (dmesg) and "
+        "the disks"));
   }
   look_again();
 }

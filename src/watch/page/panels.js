@@ -33,14 +33,14 @@ export function showNotes(page, actions) {
   for (const run of failed.slice(0, MOST_FAILURES)) {
     alarm(`${prefix(run)}${describeExit(run.summary.exit)} `, makeButton("plain link", "Show its log", () => actions.openLog(run)));
   }
-  if (failed.length > MOST_FAILURES) alarm(`${failed.length - MOST_FAILURES} more runs failed: see the table`);
+  if (failed.length > MOST_FAILURES) alarm(`${failed.length - MOST_FAILURES} more runs failed; see the table`);
   if (page.numLeftOut) {
     const more = page.numLeftOut - page.leftOut.length;
     remark(`${page.numLeftOut} runs are not listed because there are more than ${page.runs.length}: ` +
-      page.leftOut.join(", ") + (more > 0 ? ` and ${more} more` : "") + ". Name fewer folders");
+      page.leftOut.join(", ") + (more > 0 ? ` and ${more} more` : "") + ". Pass fewer folders");
   }
   if (page.notDrawn.length) {
-    remark(`Not drawn, because ${page.shown.length} runs are: ${page.notDrawn.slice(0, 20).map((run) => run.name).join(", ")}` +
+    remark(`Not drawn, because the charts already show ${page.shown.length} runs: ${page.notDrawn.slice(0, 20).map((run) => run.name).join(", ")}` +
       (page.notDrawn.length > 20 ? ` and ${page.notDrawn.length - 20} more` : ""));
   }
   for (const run of page.shown) {
