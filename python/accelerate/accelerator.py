@@ -14,24 +14,13 @@ from typing import Any
 
 import torch
 
-from accelerate import _C, _debug, _deepspeed, _fully_sharded, _options, _trees
-from accelerate._captured_step import CapturedStep
-from accelerate._checked_values import checked, described, whole_number
-from accelerate._configuration import (
-    Configuration,
-    checked_precision,
-    dynamo_plugin_of,
-    parallelism_config_of,
-)
-from accelerate._deepspeed_engine import DeepSpeedEngine
-from accelerate._observation import Observation
-from accelerate._placeholders import placeholders_for
-from accelerate._saving import Saving
-from accelerate._state_values import SharedState
-from accelerate.errors import UsageError
-from accelerate.optimizer import AcceleratedOptimizer
-from accelerate.parallelism_config import ParallelismConfig
-from accelerate.prepared_module import (
+from accelerate import _C
+from accelerate._base import debug as _debug
+from accelerate._base import trees as _trees
+from accelerate._base.checked_values import checked, described, whole_number
+from accelerate._checkpoint.saving import Saving
+from accelerate._models.deepspeed_engine import DeepSpeedEngine
+from accelerate._models.prepared_module import (
     Autocast,
     Scope,
     attach,
@@ -42,6 +31,22 @@ from accelerate.prepared_module import (
     refuse_compiled,
     refuse_compiled_twice,
 )
+from accelerate._placeholders import placeholders_for
+from accelerate._run import options as _options
+from accelerate._run.captured_step import CapturedStep
+from accelerate._run.configuration import (
+    Configuration,
+    checked_precision,
+    dynamo_plugin_of,
+    parallelism_config_of,
+)
+from accelerate._run.observation import Observation
+from accelerate._sharding import deepspeed as _deepspeed
+from accelerate._sharding import fully_sharded as _fully_sharded
+from accelerate._state.values import SharedState
+from accelerate.errors import UsageError
+from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.parallelism_config import ParallelismConfig
 from accelerate.scheduler import AcceleratedScheduler, state_of
 from accelerate.state import (
     AcceleratorState,
@@ -517,7 +522,7 @@ class Accelerator(Configuration, Observation, Saving):
         return prepared
 
     def _keep_loader(self, loader: Any) -> None:
-        from accelerate._prepared_loader import DataLoaderAdapter
+        from accelerate._loaders.prepared_loader import DataLoaderAdapter
 
         self._dataloaders.append(loader)
         # A loader of another library may say that it needs no preparation.
@@ -659,7 +664,7 @@ class Accelerator(Configuration, Observation, Saving):
         block whether loaders fill up. If they do, a model that cannot be joined (sharded, or with
         `static_graph`) trains as without the block; otherwise it raises, as does anything that is
         not a list of prepared models. On a single process nothing is checked."""
-        from accelerate._uneven_inputs import join
+        from accelerate._run.uneven_inputs import join
 
         return join(self, joinables, even_batches)
 

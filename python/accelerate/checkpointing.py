@@ -15,8 +15,10 @@ from typing import Any
 
 import torch
 
-from accelerate import _debug, _files, _generators
+from accelerate._base import debug as _debug
 from accelerate._placeholders import placeholders_for
+from accelerate._state import files as _files
+from accelerate._state import generators as _generators
 from accelerate.errors import DataError, UsageError
 from accelerate.logging import get_logger
 from accelerate.state import PartialState

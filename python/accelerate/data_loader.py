@@ -12,24 +12,24 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 
-from accelerate import _debug
-from accelerate._batch_indices import get_sampler
-from accelerate._checked_values import checked, described, whole_number
-from accelerate._dispatch import DataLoaderDispatcher
-from accelerate._placeholders import placeholders_for
-from accelerate._prepared_loader import (
+from accelerate._base import debug as _debug
+from accelerate._base.checked_values import checked, described, whole_number
+from accelerate._loaders.batch_indices import get_sampler
+from accelerate._loaders.dispatch import DataLoaderDispatcher
+from accelerate._loaders.prepared_loader import (
     DataLoaderAdapter,
     DataLoaderShard,
     DataLoaderStateMixin,
     refuse_device_mesh,
 )
-from accelerate._sharding import (
+from accelerate._loaders.sharding import (
     BatchSamplerShard,
     IterableDatasetShard,
     SeedableRandomSampler,
     SkipBatchSampler,
     SkipBetween,
 )
+from accelerate._placeholders import placeholders_for
 from accelerate.errors import UsageError
 from accelerate.state import PartialState
 from accelerate.utils.operations import broadcast_object_list

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ._launch_child import LaunchError, run_on_workers
+from ._launch.child import LaunchError, run_on_workers
 from ._placeholders import placeholders_for
 from .utils.environment import patch_environment
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from accelerate._checked_values import checked, whole_number
+from accelerate._base.checked_values import checked, whole_number
+from accelerate._models.prepared_module import context_for
 from accelerate._placeholders import placeholders_for
-from accelerate.prepared_module import context_for
 
 if TYPE_CHECKING:
     import torch

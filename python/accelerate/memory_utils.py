@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The former name of `accelerate.utils.memory`."""
 
-from accelerate import _debug
+from accelerate._base import debug as _debug
 
 _debug.warn(
     "[accelerate.memory_utils] This module moved to accelerate.utils.memory. Write `from "

@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
-from accelerate import _C, _debug
+from accelerate import _C
+from accelerate._base import debug as _debug
 from accelerate._placeholders import placeholders_for
-from accelerate._state_values import OWN, flatten, unflatten
+from accelerate._state.values import OWN, flatten, unflatten
 from accelerate.errors import UsageError
 from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils.operations import send_to_device

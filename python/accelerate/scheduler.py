@@ -11,9 +11,10 @@ from typing import Any
 
 from torch.optim.lr_scheduler import LRScheduler
 
-from accelerate import _C, _debug
+from accelerate import _C
+from accelerate._base import debug as _debug
 from accelerate._placeholders import placeholders_for
-from accelerate._state_values import SharedState
+from accelerate._state.values import SharedState
 from accelerate.errors import UsageError
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.state import AcceleratorState, GradientState

@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
-from accelerate import _C, _fully_sharded
-from accelerate._checked_values import described
+from accelerate import _C
+from accelerate._base.checked_values import described
 from accelerate._placeholders import placeholders_for
+from accelerate._sharding import fully_sharded as _fully_sharded
 from accelerate.errors import UsageError
 from accelerate.utils.dataclasses import DistributedType, GradientAccumulationPlugin
 
@@ -72,7 +73,7 @@ class PartialState:
         self.__dict__ = self._shared_state
         if self.initialized:
             return
-        from accelerate._connect import connect
+        from accelerate._process.connect import connect
 
         wanted = os.environ.get("ACCELERATE_TORCH_DEVICE")
         # As in the original, the default argument lets the variables decide.

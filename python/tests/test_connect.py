@@ -13,7 +13,8 @@ import sys
 import pytest
 import ranks
 
-from accelerate import _C, InitProcessGroupKwargs, _connect
+from accelerate import _C, InitProcessGroupKwargs
+from accelerate._process import connect as _connect
 from accelerate.errors import ConfigError
 
 

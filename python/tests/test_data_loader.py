@@ -15,7 +15,7 @@ from itertools import count, islice
 import pytest
 import torch
 from accelerate import Accelerator, data_loader
-from accelerate._tensor_bytes import dump, load
+from accelerate._loaders.tensor_bytes import dump, load
 from accelerate.data_loader import (
     BatchSamplerShard,
     DataLoaderDispatcher,

@@ -386,7 +386,7 @@ def test_step_times_say_where_the_time_goes(tmp_path: Path) -> None:
 # the memory of a freed frame contains something else.
 MOVING = """
 import gc, sys, threading, time
-from accelerate import _stacks
+from accelerate._process import stacks as _stacks
 
 main = threading.get_ident()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from processes import LIMIT_SECONDS, is_alive, wait_until
 
-from accelerate import _launch_child
+from accelerate._launch import child as _launch_child
 from accelerate.launchers import (
     LaunchError,
     PrepareForLaunch,
@@ -213,7 +213,7 @@ def test_a_worker_that_raises_is_named_with_its_traceback(capfd):
     assert message.startswith("[debug_launcher] Rank 1 failed with exit code 1:\nTraceback")
     assert message.endswith("\nValueError: bad batch") and message.count("Traceback") == 1
     assert 'raise ValueError("bad batch")' in message
-    assert "_worker.py" not in message
+    assert "worker.py" not in message
     assert caught.value.rank == 1
     assert caught.value.__cause__ is None and caught.value.__context__ is None
     assert capfd.readouterr().err == ""
@@ -502,7 +502,8 @@ def test_what_the_program_refuses_is_raised_in_its_words(monkeypatch):
 
 
 def test_a_missing_program_is_said_in_one_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr(_launch_child, "__file__", str(tmp_path / "lib" / "accelerate" / "x.py"))
+    inside = tmp_path / "lib" / "accelerate" / "_launch" / "x.py"
+    monkeypatch.setattr(_launch_child, "__file__", str(inside))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="cannot find the command `accelerate` next to"):

@@ -10,7 +10,8 @@ import pytest
 import ranks
 import torch  # noqa: F401, the compiled module needs its libraries
 
-from accelerate import _C, Accelerator, PartialState, _debug
+from accelerate import _C, Accelerator, PartialState
+from accelerate._base import debug as _debug
 from accelerate.errors import MismatchError, UsageError
 from accelerate.launchers import notebook_launcher
 from accelerate.state import AcceleratorState, GradientState

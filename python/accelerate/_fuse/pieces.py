@@ -17,7 +17,7 @@ from torch.nn.modules import module as torch_module
 from torch.utils.weak import WeakIdKeyDictionary
 
 from accelerate import kernels
-from accelerate.prepared_module import InPlace
+from accelerate._models.prepared_module import InPlace
 
 
 class _Thread(threading.local):

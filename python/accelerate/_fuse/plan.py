@@ -14,9 +14,14 @@ import torch
 from accelerate._fuse import bert, gpt2, llama
 from accelerate._fuse.language_head import CausalLoss, Head
 from accelerate._fuse.pieces import TORCH, HeldDropout, Piece, behind, name_of
+from accelerate._models.prepared_module import (
+    has_compiled_parts,
+    is_compiled_module,
+    set_type,
+    subclass,
+)
 from accelerate.errors import UsageError
 from accelerate.logging import get_logger
-from accelerate.prepared_module import has_compiled_parts, is_compiled_module, set_type, subclass
 
 _RECIPES: dict[str, type[Piece]] = TORCH | gpt2.RECIPES | bert.RECIPES | llama.RECIPES
 _CHAINS = gpt2.CHAINS | llama.CHAINS

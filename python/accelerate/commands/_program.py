@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from .._launch_child import find_program
+from .._launch.child import find_program
 from .utils import CustomArgumentParser, _StoreConstAction
 
 # The beginning of the program's message about an unknown option.

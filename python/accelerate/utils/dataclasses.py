@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from accelerate._checked_values import FLAG, Kind, checked, described, number_of, whole_number
+from accelerate._base.checked_values import FLAG, Kind, checked, described, number_of, whole_number
 from accelerate._placeholders import placeholders_for
 from accelerate.errors import ConfigError
 from accelerate.utils.constants import (

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from accelerate._checked_values import (
+from accelerate._base.checked_values import (
     FLAG,
     NUMBER,
     SECTION,

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from accelerate import _C, _files
+from accelerate import _C
 from accelerate._placeholders import placeholders_for
+from accelerate._state import files as _files
 from accelerate.errors import UsageError
 from accelerate.utils.constants import FSDP_MODEL_NAME, OPTIMIZER_NAME
 from accelerate.utils.dataclasses import FullyShardedDataParallelPlugin

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from accelerate import _files
 from accelerate._placeholders import placeholders_for
+from accelerate._state import files as _files
 from accelerate.state import AcceleratorState
 from accelerate.utils.constants import WEIGHTS_INDEX_NAME as WEIGHTS_INDEX_NAME
 from accelerate.utils.dataclasses import AutocastKwargs, CustomDtype, DistributedType

@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from accelerate import _debug, _trees
+from accelerate._base import debug as _debug
+from accelerate._base import trees as _trees
 from accelerate._placeholders import placeholders_for
 from accelerate.errors import MismatchError, UsageError, in_one_line
 from accelerate.utils.dataclasses import TensorInformation

@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 
-from accelerate import _files, prepared_module
+from accelerate._models import prepared_module
 from accelerate._placeholders import placeholders_for
+from accelerate._state import files as _files
 from accelerate.errors import UsageError
 from accelerate.state import PartialState
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 from accelerate import _C
-from accelerate._stacks import watch_script
+from accelerate._process.stacks import watch_script
 from accelerate.errors import ConfigError
 from accelerate.utils.dataclasses import InitProcessGroupKwargs
 

@@ -11,7 +11,10 @@ from typing import Any
 
 import torch
 
-from accelerate import _C, _debug, _deepspeed, _fully_sharded
+from accelerate import _C
+from accelerate._base import debug as _debug
+from accelerate._sharding import deepspeed as _deepspeed
+from accelerate._sharding import fully_sharded as _fully_sharded
 from accelerate.errors import UsageError
 from accelerate.parallelism_config import ParallelismConfig
 from accelerate.state import AcceleratorState

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import sys
 
-# Python puts a script's own folder first; `logging.py` there is not the standard one.
+# Python puts a script's own folder first, which would hide modules of the user with the names of
+# its files.
 sys.path[:] = [entry for entry in sys.path if entry != os.path.dirname(os.path.abspath(__file__))]
 
 import json  # noqa: E402

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saving and loading with an `Accelerator` (docs/guide_checkpoint.md); implemented in
-`_checkpoints`."""
+`checkpoints`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from typing import Any, NoReturn
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from accelerate import _C, _checkpoints, _debug, _generators
-from accelerate._processes import Processes
-from accelerate._state_values import ObjectState
+from accelerate import _C
+from accelerate._base import debug as _debug
+from accelerate._checkpoint import checkpoints as _checkpoints
+from accelerate._models.prepared_module import context_of
+from accelerate._run.processes import Processes
+from accelerate._state import generators as _generators
+from accelerate._state.values import ObjectState
 from accelerate.checkpointing import is_original_checkpoint, log_loaded, log_saved
 from accelerate.errors import AccelerateError, UsageError
 from accelerate.logging import get_logger
 from accelerate.optimizer import AcceleratedOptimizer
-from accelerate.prepared_module import context_of
 from accelerate.scheduler import AcceleratedScheduler, state_of, unprepared_schedulers
 from accelerate.utils.constants import (
     SAFE_WEIGHTS_INDEX_NAME,

@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from accelerate import _C, _debug, _files, checkpointing
-from accelerate._state_values import ObjectState, OnlyPickled
+from accelerate import _C, checkpointing
+from accelerate._base import debug as _debug
+from accelerate._models.prepared_module import context_of, parameter_set
+from accelerate._state import files as _files
+from accelerate._state.values import ObjectState, OnlyPickled
 from accelerate.errors import AccelerateError, UsageError, in_one_line
 from accelerate.logging import get_logger
-from accelerate.prepared_module import context_of, parameter_set
 from accelerate.utils import operations
 from accelerate.utils.constants import (
     MODEL_NAME,

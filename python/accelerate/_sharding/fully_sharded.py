@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from accelerate import _C, _debug
+from accelerate import _C
+from accelerate._base import debug as _debug
 from accelerate.errors import UsageError
 from accelerate.utils.dataclasses import FullyShardedDataParallelPlugin
 from accelerate.utils.environment import parse_flag_from_env

@@ -13,14 +13,16 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
-from accelerate import _C, _debug, _generators
-from accelerate._batch_indices import RecordedIndices, get_sampler
-from accelerate._sharding import (
+from accelerate import _C
+from accelerate._base import debug as _debug
+from accelerate._loaders.batch_indices import RecordedIndices, get_sampler
+from accelerate._loaders.sharding import (
     BatchSamplerShard,
     IterableDatasetShard,
     SeedableRandomSampler,
     are_of_one_size,
 )
+from accelerate._state import generators as _generators
 from accelerate.errors import UsageError
 from accelerate.state import GradientState, PartialState
 

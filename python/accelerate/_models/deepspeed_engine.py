@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from accelerate import _debug
+from accelerate._base import debug as _debug
 from accelerate.errors import UsageError
 
 if TYPE_CHECKING:

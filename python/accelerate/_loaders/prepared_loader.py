@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from accelerate._batch_indices import RecordedIndices, count_samples, indices_in_turn
-from accelerate._loop_places import PlacedLoader, ReadAhead
-from accelerate._sharding import BatchCounts, CountingCollate, IterableDatasetShard
+from accelerate._loaders.batch_indices import RecordedIndices, count_samples, indices_in_turn
+from accelerate._loaders.loop_places import PlacedLoader, ReadAhead
+from accelerate._loaders.sharding import BatchCounts, CountingCollate, IterableDatasetShard
 from accelerate.errors import UsageError
 from accelerate.state import GradientState, PartialState
 from accelerate.utils.imports import is_torchdata_stateful_dataloader_available

@@ -20,7 +20,7 @@ _COLLECTIVES = os.path.join("torch", "distributed", "distributed_c10d.py")
 # Folders whose code is not user code.
 _LIBRARIES = (
     os.path.dirname(torch.__file__),
-    os.path.dirname(os.path.abspath(__file__)),
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
     sysconfig.get_path("stdlib"),
     "<frozen",
 )

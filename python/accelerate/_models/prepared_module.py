@@ -30,8 +30,8 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from accelerate import _C
-from accelerate._deepspeed_engine import ConfigView, DeepSpeedEngine
-from accelerate._trees import map_tensors, tensors_of, with_tensors
+from accelerate._base.trees import map_tensors, tensors_of, with_tensors
+from accelerate._models.deepspeed_engine import ConfigView, DeepSpeedEngine
 from accelerate.errors import UsageError
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader
 
-from accelerate._sharding import BatchCounts, DealtBatch
+from accelerate._loaders.sharding import BatchCounts, DealtBatch
 
 
 def get_sampler(dataloader: DataLoader) -> Any:

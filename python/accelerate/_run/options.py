@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from accelerate import _C
-from accelerate._checked_values import described
+from accelerate._base.checked_values import described
 from accelerate.errors import UsageError
 from accelerate.utils.dataclasses import (
     AORecipeKwargs,

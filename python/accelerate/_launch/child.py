@@ -25,8 +25,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import _worker
-from ._by_value import pickle_call
+from accelerate._launch import worker
+from accelerate._launch.by_value import pickle_call
 
 # The launcher kills unresponsive workers after 3 s and exits after 5.
 PATIENCE_SECONDS = 10.0
@@ -61,7 +61,7 @@ def run_on_workers(
         _write_task(folder, call)
         # An empty configuration: that of the user is for scripts.
         command = [program, "launch", "--config_file", str(folder / "config.yaml")]
-        command += ["--parent_folder", name, *flags, sys.executable, "-u", _worker.__file__]
+        command += ["--parent_folder", name, *flags, sys.executable, "-u", worker.__file__]
         exit_code, last_words = _run(command, folder)
         if exit_code == 0:
             return _result(folder)
@@ -71,7 +71,7 @@ def run_on_workers(
 def find_program(where: str) -> str:
     """The program in the build folder that contains this package, else that of this Python
     installation, else the first on the PATH."""
-    folders = (Path(__file__).parents[2] / "bin", Path(sys.executable).parent)
+    folders = (Path(__file__).parents[3] / "bin", Path(sys.executable).parent)
     found = shutil.which("accelerate", path=os.pathsep.join(map(str, folders)))
     found = found or shutil.which("accelerate")
     if found is None:
@@ -112,7 +112,7 @@ def _run(command: list[str], folder: Path) -> tuple[int, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
-        env=variables | {_worker.FOLDER_VARIABLE: str(folder)},
+        env=variables | {worker.FOLDER_VARIABLE: str(folder)},
     )
     with process:
         try:

@@ -16,11 +16,11 @@ import torch
 from torch.utils.data import IterDataPipe
 
 from accelerate import _C
-from accelerate._loop_places import Place, ReadAhead
-from accelerate._prepared_loader import DataLoaderAdapter, DataLoaderStateMixin
-from accelerate._sharding import BatchCounts
-from accelerate._tensor_bytes import dump, load
-from accelerate._trees import NotATensor, has_only_tensors, tensors_of, with_tensors
+from accelerate._base.trees import NotATensor, has_only_tensors, tensors_of, with_tensors
+from accelerate._loaders.loop_places import Place, ReadAhead
+from accelerate._loaders.prepared_loader import DataLoaderAdapter, DataLoaderStateMixin
+from accelerate._loaders.sharding import BatchCounts
+from accelerate._loaders.tensor_bytes import dump, load
 from accelerate.errors import UsageError, in_one_line
 from accelerate.state import PartialState
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from accelerate import _C, _debug
-from accelerate._dispatch import DataLoaderDispatcher
+from accelerate import _C
+from accelerate._base import debug as _debug
+from accelerate._loaders.dispatch import DataLoaderDispatcher
+from accelerate._models.prepared_module import Scope, context_for
 from accelerate.errors import UsageError
-from accelerate.prepared_module import Scope, context_for
 
 if TYPE_CHECKING:
     from accelerate.accelerator import Accelerator

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from accelerate import _C, _debug
-from accelerate._fully_sharded import GRADIENTS, OPTIMIZER, PARAMETERS
+from accelerate import _C
+from accelerate._base import debug as _debug
+from accelerate._sharding.fully_sharded import GRADIENTS, OPTIMIZER, PARAMETERS
 from accelerate.errors import UsageError
 from accelerate.state import AcceleratorState, is_initialized
 from accelerate.utils.dataclasses import DeepSpeedPlugin

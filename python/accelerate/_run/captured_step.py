@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from accelerate import _C
-from accelerate._trees import tensors_of, with_tensors
+from accelerate._base.trees import tensors_of, with_tensors
 
 
 def _describe(value: Any) -> str:
