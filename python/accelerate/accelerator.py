@@ -19,12 +19,12 @@ from accelerate._base import debug as _debug
 from accelerate._base import trees as _trees
 from accelerate._base.checked_values import checked, described, whole_number
 from accelerate._checkpoint.saving import Saving
+from accelerate._models.compiling import compiled
 from accelerate._models.deepspeed_engine import DeepSpeedEngine
 from accelerate._models.prepared_module import (
     Autocast,
     Scope,
     attach,
-    compiled,
     context_of,
     has_compiled_parts,
     parameter_set,
@@ -75,6 +75,8 @@ from accelerate.utils.deepspeed import (
     DeepSpeedSchedulerWrapper,
     DummyScheduler,
 )
+from accelerate.utils.memory import release_memory
+from accelerate.utils.other import extract_model_from_parallel
 
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -546,15 +548,11 @@ class Accelerator(Configuration, Observation, Saving):
         self, model: Any, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True
     ) -> Any:
         """The module that was prepared; calls of it do not communicate."""
-        from accelerate.utils.other import extract_model_from_parallel
-
         return extract_model_from_parallel(model, keep_fp32_wrapper, keep_torch_compile)
 
     def free_memory(self, *objects: Any) -> list[None]:
         """Releases everything prepared and empties caches; assign the result to the names that
         refer to the objects."""
-        from accelerate.utils.memory import release_memory
-
         for kept in (
             self._models,
             self._prepared_models,

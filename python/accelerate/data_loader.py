@@ -22,6 +22,7 @@ from accelerate._loaders.prepared_loader import (
     DataLoaderStateMixin,
     refuse_device_mesh,
 )
+from accelerate._loaders.settings import kept_settings
 from accelerate._loaders.sharding import (
     BatchSamplerShard,
     IterableDatasetShard,
@@ -33,22 +34,6 @@ from accelerate._placeholders import placeholders_for
 from accelerate.errors import UsageError
 from accelerate.state import PartialState
 from accelerate.utils.operations import broadcast_object_list
-
-# Settings that do not determine which samples are in a batch.
-_KEPT_SETTINGS = (
-    "num_workers",
-    "collate_fn",
-    "pin_memory",
-    "timeout",
-    "worker_init_fn",
-    "multiprocessing_context",
-    "generator",
-    "prefetch_factor",
-    "persistent_workers",
-    "pin_memory_device",
-    "in_order",
-)
-
 
 def prepare_data_loader(
     dataloader: DataLoader,
@@ -128,19 +113,6 @@ def prepare_data_loader(
         prepared.set_sampler(sampler)
     _keep_what_the_user_added(dataloader, prepared)
     return prepared
-
-
-def kept_settings(dataloader: DataLoader) -> dict[str, Any]:
-    """Arguments for a loader of the same data in the same batches."""
-    settings = {name: getattr(dataloader, name) for name in _KEPT_SETTINGS}
-    settings["dataset"] = dataloader.dataset
-    if isinstance(dataloader.dataset, IterableDataset):
-        settings |= {"batch_size": dataloader.batch_size, "drop_last": dataloader.drop_last}
-    elif dataloader.batch_sampler is None:
-        settings |= {"batch_size": None, "sampler": dataloader.sampler}
-    else:
-        settings["batch_sampler"] = dataloader.batch_sampler
-    return settings
 
 
 def _seedable(sampler: RandomSampler, data_seed: int | None) -> SeedableRandomSampler:

@@ -21,6 +21,7 @@ class MultiProcessAdapter(logging.LoggerAdapter):
     def process(
         self, msg: Any, kwargs: MutableMapping[str, Any]
     ) -> tuple[str, MutableMapping[str, Any]]:
+        # Here, because creating a logger must not import torch.
         from accelerate.state import PartialState
 
         msg, kwargs = super().process(msg, kwargs)

@@ -8,7 +8,7 @@ import copy
 import math
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from accelerate import _C
 from accelerate._placeholders import placeholders_for
@@ -17,9 +17,6 @@ from accelerate.utils.dataclasses import (
     TorchContextParallelConfig,
     TorchTensorParallelConfig,
 )
-
-if TYPE_CHECKING:
-    from accelerate.accelerator import Accelerator
 
 # From the outermost dimension of a mesh to the innermost.
 _DIMENSIONS = ("dp_replicate", "dp_shard", "cp", "sp", "tp")
@@ -209,7 +206,7 @@ class ParallelismConfig:
         """Names and sizes of the mesh's dimensions."""
         return tuple(zip(*((name, size) for name, size in self._sizes.items() if size > 1)))
 
-    def _validate_accelerator(self, accelerator: Accelerator) -> None:
+    def _validate_accelerator(self, accelerator: Any) -> None:
         if self.total_size == 1:
             self._set_size("dp_replicate", accelerator.num_processes)
         if not self.sp_enabled and self.total_size != accelerator.num_processes:

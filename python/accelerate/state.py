@@ -17,7 +17,8 @@ import torch
 from accelerate import _C
 from accelerate._base.checked_values import described
 from accelerate._placeholders import placeholders_for
-from accelerate._sharding import fully_sharded as _fully_sharded
+from accelerate._plugins.active import fill_policy, get_active_deepspeed_plugin
+from accelerate._process.connect import connect
 from accelerate.errors import UsageError
 from accelerate.utils.dataclasses import DistributedType, GradientAccumulationPlugin
 
@@ -73,8 +74,6 @@ class PartialState:
         self.__dict__ = self._shared_state
         if self.initialized:
             return
-        from accelerate._process.connect import connect
-
         wanted = os.environ.get("ACCELERATE_TORCH_DEVICE")
         # As in the original, the default argument lets the variables decide.
         try:
@@ -418,7 +417,7 @@ class AcceleratorState:
         # A single process has nothing to shard.
         elif fsdp_plugin is not None and self._partial.distributed_type != DistributedType.NO:
             if precision != "no":
-                _fully_sharded.fill_policy(fsdp_plugin, precision)
+                fill_policy(fsdp_plugin, precision)
             self.fsdp_plugin = fsdp_plugin
             self.distributed_type = DistributedType.FSDP
 
@@ -495,8 +494,6 @@ class AcceleratorState:
     @property
     def deepspeed_plugin(self) -> Any:
         """The active plugin; None if the run does not use DeepSpeed's configuration."""
-        from accelerate.utils.deepspeed import get_active_deepspeed_plugin
-
         return None if self.deepspeed_plugins is None else get_active_deepspeed_plugin(self)
 
     @property

@@ -19,7 +19,7 @@ from accelerate import _C
 from accelerate._base import debug as _debug
 from accelerate._checkpoint import checkpoints as _checkpoints
 from accelerate._models.prepared_module import context_of
-from accelerate._run.processes import Processes
+from accelerate._process.processes import Processes
 from accelerate._state import generators as _generators
 from accelerate._state.values import ObjectState
 from accelerate.checkpointing import is_original_checkpoint, log_loaded, log_saved

@@ -23,6 +23,7 @@ from accelerate._loaders.sharding import BatchCounts
 from accelerate._loaders.tensor_bytes import dump, load
 from accelerate.errors import UsageError, in_one_line
 from accelerate.state import PartialState
+from accelerate.utils.operations import send_to_device
 
 # Batches are received when the loop requests them. Process 0 reads only one round ahead, because
 # data sets and loops may draw from the same generators.
@@ -188,8 +189,6 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
         return self._batches.batch_size * num_batches
 
     def __iter__(self) -> Iterator:
-        from accelerate.utils.operations import send_to_device
-
         told = self.begin()
         feed = self.gradient_state.step_state.open_feed(self._full_size)
         position = None

@@ -13,10 +13,13 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from accelerate._loaders.batch_indices import RecordedIndices, count_samples, indices_in_turn
 from accelerate._loaders.loop_places import PlacedLoader, ReadAhead
+from accelerate._loaders.settings import kept_settings
 from accelerate._loaders.sharding import BatchCounts, CountingCollate, IterableDatasetShard
 from accelerate.errors import UsageError
 from accelerate.state import GradientState, PartialState
 from accelerate.utils.imports import is_torchdata_stateful_dataloader_available
+from accelerate.utils.operations import send_to_device
+from accelerate.utils.random import synchronize_rng_states
 
 
 def is_plain_cpu(batch: Any) -> bool:
@@ -119,8 +122,6 @@ class DataLoaderAdapter(PlacedLoader):
     def base_dataloader(self) -> DataLoader:
         """torch's (or torchdata's) loader of the same batches: those of this process, if it reads
         for itself."""
-        from accelerate.data_loader import kept_settings
-
         return (self._stateful_kind or DataLoader)(**kept_settings(self))
 
     def _count_batches(self) -> None:
@@ -225,8 +226,6 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
 
     def __iter__(self) -> Iterator:
         if self.rng_types is not None:
-            from accelerate.utils.random import synchronize_rng_states
-
             synchronize_rng_states(self.rng_types, self.synchronized_generator)
         told = self.begin()
         self._num_loops += 1
@@ -289,8 +288,6 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
         device, non_blocking = self.device, self._non_blocking
         if device is None:
             return lambda batch: batch
-        from accelerate.utils.operations import send_to_device
-
         if torch.device(device).type != "cpu":
             return lambda batch: send_to_device(batch, device, non_blocking=non_blocking)
         return lambda batch: batch if is_plain_cpu(batch) else send_to_device(batch, device)

@@ -747,22 +747,6 @@ def attach(
     return prepared
 
 
-def compiled(prepared: torch.nn.Module, plugin: Any, evaluation_mode: bool) -> torch.nn.Module:
-    """Compiles the module as the plugin says, only once."""
-    if is_compiled_module(prepared) or prepared._compiled_call_impl is not None:
-        return prepared
-    kwargs = plugin.to_kwargs()
-    if plugin.use_regional_compilation:
-        from accelerate.utils.other import compile_regions
-
-        return compile_regions(prepared, **kwargs)
-    if not evaluation_mode:
-        return torch.compile(prepared, **kwargs)
-    # It may be trained later, and must be recognised as the module itself until then.
-    prepared.compile(**kwargs)
-    return prepared
-
-
 # Compiled modules whose inner module was prepared and has been unwrapped.
 _compiled: weakref.WeakKeyDictionary[Any, torch.nn.Module] = weakref.WeakKeyDictionary()
 

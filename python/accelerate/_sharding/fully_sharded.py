@@ -13,6 +13,7 @@ import torch
 
 from accelerate import _C
 from accelerate._base import debug as _debug
+from accelerate._plugins.active import given_policy
 from accelerate.errors import UsageError
 from accelerate.utils.dataclasses import FullyShardedDataParallelPlugin
 from accelerate.utils.environment import parse_flag_from_env
@@ -121,20 +122,7 @@ def _refuse_what_is_not_there(plugin: FullyShardedDataParallelPlugin) -> None:
 
 def gathers_bf16(plugin: FullyShardedDataParallelPlugin) -> bool:
     """Whether the model reads (and gathers) bf16 while fp32 shards are trained."""
-    return getattr(_given_policy(plugin), "param_dtype", None) == torch.bfloat16
-
-
-def fill_policy(plugin: FullyShardedDataParallelPlugin, precision: str) -> None:
-    """As the original, gives a plugin without a policy one for the run's precision. It is only
-    informative, because operators cast."""
-    plugin._is_policy_filled_in = _given_policy(plugin) is None  # type: ignore[attr-defined]
-    plugin.set_mixed_precision(precision)
-
-
-def _given_policy(plugin: FullyShardedDataParallelPlugin) -> Any:
-    """The policy of the user, which is followed."""
-    is_filled_in = getattr(plugin, "_is_policy_filled_in", False)
-    return None if is_filled_in else plugin.mixed_precision_policy
+    return getattr(given_policy(plugin), "param_dtype", None) == torch.bfloat16
 
 
 def _reduces_in_trained_dtype(plugin: FullyShardedDataParallelPlugin) -> bool:
@@ -144,7 +132,7 @@ def _reduces_in_trained_dtype(plugin: FullyShardedDataParallelPlugin) -> bool:
 
 
 def _reduce_dtype(plugin: FullyShardedDataParallelPlugin) -> str:
-    policy = _given_policy(plugin)
+    policy = given_policy(plugin)
     wanted = policy and policy.reduce_dtype
     if policy and wanted is None and not _reduces_in_trained_dtype(plugin):
         wanted = policy.param_dtype

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from accelerate._base.checked_values import FLAG, Kind, checked, described, number_of, whole_number
 from accelerate._placeholders import placeholders_for
+from accelerate._plugins.deepspeed_config import HfDeepSpeedConfig, kind_of_value
 from accelerate.errors import ConfigError
 from accelerate.utils.constants import (
     FSDP_AUTO_WRAP_POLICY,
@@ -832,8 +833,6 @@ class DeepSpeedPlugin:
     msamp_opt_level: Literal["O1", "O2"] | None = None
 
     def __post_init__(self) -> None:
-        from accelerate.utils.deepspeed import HfDeepSpeedConfig
-
         self._read_variables()
         self._check_types()
         if self.hf_ds_config in (None, "none"):
@@ -883,8 +882,6 @@ class DeepSpeedPlugin:
             )
 
     def _check_types(self) -> None:
-        from accelerate.utils.deepspeed import kind_of_value
-
         for name, key in _DEEPSPEED_KEYS.items():
             value, kind = getattr(self, name), kind_of_value(key)
             if kind is not None and value not in (None, "auto"):

@@ -20,6 +20,7 @@ from accelerate.utils.constants import WEIGHTS_INDEX_NAME as WEIGHTS_INDEX_NAME
 from accelerate.utils.dataclasses import AutocastKwargs, CustomDtype, DistributedType
 from accelerate.utils.imports import is_mps_available, is_peft_available
 from accelerate.utils.memory import clear_device_cache
+from accelerate.utils.other import extract_model_from_parallel
 
 
 def is_peft_model(model: Any) -> bool:
@@ -27,8 +28,6 @@ def is_peft_model(model: Any) -> bool:
     if not is_peft_available():
         return False
     from peft import PeftModel
-
-    from accelerate.utils.other import extract_model_from_parallel
 
     return isinstance(extract_model_from_parallel(model), PeftModel)
 

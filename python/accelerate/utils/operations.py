@@ -20,6 +20,7 @@ from accelerate._base import debug as _debug
 from accelerate._base import trees as _trees
 from accelerate._placeholders import placeholders_for
 from accelerate.errors import MismatchError, UsageError, in_one_line
+from accelerate.state import PartialState
 from accelerate.utils.dataclasses import TensorInformation
 
 # The original's name for what it only checks in debug mode.
@@ -27,8 +28,6 @@ DistributedOperationException = MismatchError
 
 
 def _group() -> Any:
-    from accelerate.state import PartialState
-
     return PartialState().group
 
 

@@ -11,6 +11,7 @@ import torch
 from accelerate import _C
 from accelerate._placeholders import placeholders_for
 from accelerate.errors import UsageError
+from accelerate.state import PartialState
 from accelerate.utils.dataclasses import RNGType
 from accelerate.utils.operations import tell_failure
 
@@ -22,8 +23,6 @@ def set_seed(seed: int, device_specific: bool = False, deterministic: bool = Fal
     torch reject nondeterministic algorithms (docs/guide_python.md).
     """
     if device_specific:
-        from accelerate.state import PartialState
-
         seed += PartialState().process_index
     random.seed(seed)
     try:
@@ -61,8 +60,6 @@ def synchronize_rng_state(
 ) -> None:
     """Copies the state of process 0's generator of this kind to all processes: "torch", the name of
     an accelerator such as "cuda", or "generator" for the one that is passed."""
-    from accelerate.state import PartialState
-
     try:
         get_state, set_state = _functions_of(RNGType(rng_type), generator)
         state = get_state()

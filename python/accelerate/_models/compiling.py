@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiling a prepared module as `dynamo_plugin` says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from accelerate._models.prepared_module import is_compiled_module
+from accelerate.utils.other import compile_regions
+
+
+def compiled(prepared: torch.nn.Module, plugin: Any, evaluation_mode: bool) -> torch.nn.Module:
+    """Compiles the module as the plugin says, only once."""
+    if is_compiled_module(prepared) or prepared._compiled_call_impl is not None:
+        return prepared
+    kwargs = plugin.to_kwargs()
+    if plugin.use_regional_compilation:
+        return compile_regions(prepared, **kwargs)
+    if not evaluation_mode:
+        return torch.compile(prepared, **kwargs)
+    # It may be trained later, and must be recognised as the module itself until then.
+    prepared.compile(**kwargs)
+    return prepared

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which DeepSpeed plugin of a run is active, and whose precision policy FSDP's plugin has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelerate.utils.dataclasses import DeepSpeedPlugin, FullyShardedDataParallelPlugin
+
+
+def get_active_deepspeed_plugin(state: Any) -> DeepSpeedPlugin:
+    """The active plugin of the state."""
+    plugins = state.deepspeed_plugins
+    if plugins is None:
+        raise ValueError(
+            "[DeepSpeed] Couldn't retrieve the active `DeepSpeedPlugin` as none were enabled. Pass "
+            "one to `Accelerator(deepspeed_plugin=...)`, or launch with --use_deepspeed."
+        )
+    if not isinstance(plugins, dict):
+        return plugins
+    return next(plugin for plugin in plugins.values() if plugin.selected)
+
+
+def fill_policy(plugin: FullyShardedDataParallelPlugin, precision: str) -> None:
+    """As the original, gives a plugin without a policy one for the run's precision. It is only
+    informative, because operators cast."""
+    plugin._is_policy_filled_in = given_policy(plugin) is None  # type: ignore[attr-defined]
+    plugin.set_mixed_precision(precision)
+
+
+def given_policy(plugin: FullyShardedDataParallelPlugin) -> Any:
+    """The policy of the user, which is followed."""
+    is_filled_in = getattr(plugin, "_is_policy_filled_in", False)
+    return None if is_filled_in else plugin.mixed_precision_policy
