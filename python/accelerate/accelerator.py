@@ -31,6 +31,7 @@ from accelerate._models.prepared_module import (
     refuse_compiled,
     refuse_compiled_twice,
 )
+from accelerate._models.run_context import InContext
 from accelerate._placeholders import placeholders_for
 from accelerate._run import options as _options
 from accelerate._run.captured_step import CapturedStep
@@ -97,6 +98,14 @@ class Accelerator(Configuration, Observation, Saving):
     argument raises an error that names it. See docs/guide_python.md.
     """
 
+    _models = InContext("models")
+    _optimizers = InContext("optimizers")
+    _schedulers = InContext("schedulers")
+    _dataloaders = InContext("loaders")
+    _custom_objects = InContext("custom_objects")
+    _save_model_state_pre_hook = InContext("save_hooks")
+    _load_model_state_pre_hook = InContext("load_hooks")
+
     def __init__(
         self,
         device_placement: bool = True,
@@ -154,8 +163,8 @@ class Accelerator(Configuration, Observation, Saving):
 
         options = _C.AcceleratorOptions()
         options.ddp = _options.ddp_options(self.ddp_handler)
-        self._has_own_engine = EngineKwargs in handlers
-        if self._has_own_engine:
+        self._context.has_own_engine = EngineKwargs in handlers
+        if self._context.has_own_engine:
             options.engine = handlers[EngineKwargs].engine
         options.scaler = _options.scaler_options(self.scaler_handler)
         options.accumulation.num_steps = (
@@ -170,7 +179,7 @@ class Accelerator(Configuration, Observation, Saving):
             },
         )
         # The engine writes its part of checkpoints where Python writes its own.
-        options.save_on_each_node(self._saves_on_each_node)
+        options.save_on_each_node(self._context.saves_on_each_node)
 
         init = self.init_handler._given() if self.init_handler else {}
         sharding = {
@@ -202,6 +211,7 @@ class Accelerator(Configuration, Observation, Saving):
         self._shard_options(options)
         self._size_mesh(options)
         self._run = _C.TrainingRun(options, self.gradient_state.step_state, _warn_of_loss)
+        self._context.state, self._context.run = self.state, self._run
         if self.parallelism_config is not None:
             self.state.device_mesh = self.parallelism_config.get_device_mesh(
                 self.state.device.type
@@ -215,13 +225,6 @@ class Accelerator(Configuration, Observation, Saving):
         self.step = 0
         self._keep_trackers(log_with)
         self.flag_tensor = None
-
-        # The user's modules, under the original's name, which other libraries read.
-        self._models: list[torch.nn.Module] = []
-        self._prepared_models: list[torch.nn.Module] = []
-        self._optimizers: list[AcceleratedOptimizer] = []
-        self._schedulers: list[AcceleratedScheduler] = []
-        self._dataloaders: list[Any] = []
         self._keep_saved_state()
 
     def __getattr__(self, name: str) -> Any:
@@ -322,6 +325,7 @@ class Accelerator(Configuration, Observation, Saving):
         return result[0] if len(result) == 1 else tuple(result)
 
     def _plan_fusion(self, args: tuple) -> list[Any]:
+        # Imported when needed, because few programs use it.
         from accelerate._fuse import Plan
 
         models = [obj for obj in args if isinstance(obj, torch.nn.Module)]
@@ -400,23 +404,23 @@ class Accelerator(Configuration, Observation, Saving):
             parameter_set(model, units, whole), type(model).__name__, evaluation_mode
         )
         self._models.append(model)
-        self._prepared_models.append(model)
+        self._context.prepared_models.append(model)
         return self._keep_prepared(model, context, evaluation_mode)
 
     def _keep_prepared(
         self, model: torch.nn.Module, context: _C.ModelContext, evaluation_mode: bool
     ) -> torch.nn.Module:
         is_of_deepspeed = self.deepspeed_plugin is not None and not evaluation_mode
-        deepspeed = DeepSpeedEngine(self) if is_of_deepspeed else None
+        deepspeed = DeepSpeedEngine(self, self._context) if is_of_deepspeed else None
         prepared = attach(model, context, self._autocast(), self._ddp, deepspeed)
         if self.state.dynamo_plugin.backend != DynamoBackend.NO:
             prepared = compiled(prepared, self.state.dynamo_plugin, evaluation_mode)
         index = next(i for i, known in enumerate(self._models) if known is model)
-        self._prepared_models[index] = prepared
+        self._context.prepared_models[index] = prepared
         return prepared
 
     def _find_prepared(self, model: torch.nn.Module) -> torch.nn.Module | None:
-        for module, prepared in zip(self._models, self._prepared_models):
+        for module, prepared in zip(self._models, self._context.prepared_models):
             if module is model:
                 context_of(prepared).prepare_again(parameter_set(model))
             if module is model or prepared is model:
@@ -487,7 +491,7 @@ class Accelerator(Configuration, Observation, Saving):
             for opt in prepared.optimizers:
                 opt._scheduler = prepared
         self._schedulers.append(prepared)
-        self._states.append(self._keep("scheduler", state_of(scheduler)))
+        self._context.states.append(self._keep("scheduler", state_of(scheduler)))
         return prepared
 
     def prepare_data_loader(
@@ -497,6 +501,7 @@ class Accelerator(Configuration, Observation, Saving):
         slice_fn_for_dispatch: Callable | None = None,
     ) -> torch.utils.data.DataLoader:
         """A loader of this process's share of the data, which C++ determines."""
+        # Imported when needed, because not every program prepares loaders.
         from accelerate.data_loader import prepare_data_loader
 
         if getattr(data_loader, "_is_accelerate_prepared", False):
@@ -533,7 +538,7 @@ class Accelerator(Configuration, Observation, Saving):
                 loader._state, loader._load_state, loader._split_state, loader._join_state
             )
             loader._state_name = self._keep("loader", kept).name
-            self._states += (
+            self._context.states += (
                 kept,
                 self._keep_state("python_loader", loader._own_state, loader._load_own_state, True),
             )
@@ -555,11 +560,11 @@ class Accelerator(Configuration, Observation, Saving):
         refer to the objects."""
         for kept in (
             self._models,
-            self._prepared_models,
+            self._context.prepared_models,
             self._optimizers,
             self._schedulers,
             self._dataloaders,
-            self._states,
+            self._context.states,
         ):
             kept.clear()
         return release_memory(*objects)
@@ -662,9 +667,10 @@ class Accelerator(Configuration, Observation, Saving):
         block whether loaders fill up. If they do, a model that cannot be joined (sharded, or with
         `static_graph`) trains as without the block; otherwise it raises, as does anything that is
         not a list of prepared models. On a single process nothing is checked."""
+        # Imported when needed, because few programs use it.
         from accelerate._run.uneven_inputs import join
 
-        return join(self, joinables, even_batches)
+        return join(self._context, joinables, self.even_batches, even_batches)
 
     @staticmethod
     def trigger_sync_in_backward(model: Any) -> AbstractContextManager[None]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from accelerate._base.checked_values import checked, whole_number
 from accelerate._models.prepared_module import context_for
+from accelerate._models.run_context import context_of_run
 from accelerate._placeholders import placeholders_for
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class LocalSGD:
             "LocalSGD", "local_sgd_steps", local_sgd_steps, whole_number(1)
         )
         context = context_for("LocalSGD", model)
-        self._steps = accelerator._run.local_steps(context, self.local_sgd_steps)
+        self._steps = context_of_run(accelerator).run.local_steps(context, self.local_sgd_steps)
 
     def __enter__(self) -> LocalSGD:
         if self.enabled:

@@ -357,7 +357,7 @@ def test_classes_are_neither_imported_nor_run(kept, tmp_path):
     for name in ("enum", "flag", "dataclass"):
         state = {"value": json.dumps({name: ["subprocess", "Popen", {"dict": [["args", "ls"]]}]})}
         with pytest.raises(UsageError, match="subprocess.Popen"):
-            accelerator._custom_states[0].load_state_dict(state)
+            accelerator._context.custom_states[0].load_state_dict(state)
 
 
 def test_what_a_class_does_by_itself_is_left_to_pickles(kept):

@@ -14,13 +14,14 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from accelerate import _C, checkpointing
 from accelerate._base import debug as _debug
 from accelerate._models.prepared_module import context_of, parameter_set
+from accelerate._models.run_context import PARTS, RunContext
 from accelerate._state import files as _files
 from accelerate._state.values import ObjectState, OnlyPickled
 from accelerate.errors import AccelerateError, UsageError, in_one_line
@@ -36,30 +37,25 @@ from accelerate.utils.constants import (
 )
 from accelerate.utils.other import load
 
-if TYPE_CHECKING:
-    from accelerate.accelerator import Accelerator
-
 _Result = TypeVar("_Result")
-# The object that lists the files.
-PARTS = "python_parts"
 _AUTOMATIC = re.compile(r"checkpoint_(\d+)")
 
 
 # --- which folder -----------------------------------------------------------------------------
 
 
-def folder_of_all(accelerator: Accelerator) -> Path:
+def folder_of_all(context: RunContext) -> Path:
     """The folder of automatically named checkpoints."""
-    if accelerator.project_dir is None:
+    if context.project.project_dir is None:
         raise UsageError(
             "[Accelerator] Automatic checkpoint naming needs a project_dir. Pass one to "
             "Accelerator or ProjectConfiguration"
         )
-    return Path(accelerator.project_dir) / "checkpoints"
+    return Path(context.project.project_dir) / "checkpoints"
 
 
-def folder_to_save(accelerator: Accelerator, output_dir: Any, layout: str | None) -> Path:
-    project = accelerator.project_configuration
+def folder_to_save(context: RunContext, output_dir: Any, layout: str | None) -> Path:
+    project = context.project
     if not project.automatic_checkpoint_naming:
         if output_dir is None:
             raise UsageError(
@@ -67,11 +63,11 @@ def folder_to_save(accelerator: Accelerator, output_dir: Any, layout: str | None
                 "automatic_checkpoint_naming=True to Accelerator"
             )
         return Path(os.path.expanduser(output_dir))
-    if layout is None and not accelerator._is_writer:
-        project.iteration = _number_of_main_process(accelerator)
-    folder = folder_of_all(accelerator) / f"checkpoint_{project.iteration}"
-    is_taken = _is_taken(accelerator, folder, layout)
-    if accelerator._shards:  # All processes save together, but machines may have separate disks.
+    if layout is None and not context.is_writer:
+        project.iteration = _number_of_main_process(context)
+    folder = folder_of_all(context) / f"checkpoint_{project.iteration}"
+    is_taken = _is_taken(context, folder, layout)
+    if context.is_sharded:  # All processes save together, but machines may have separate disks.
         is_taken = any(operations.gather_object([is_taken]))
     if is_taken:
         raise UsageError(
@@ -81,12 +77,12 @@ def folder_to_save(accelerator: Accelerator, output_dir: Any, layout: str | None
     return folder
 
 
-def _number_of_main_process(accelerator: Accelerator) -> int:
+def _number_of_main_process(context: RunContext) -> int:
     """The number the main process uses for this save. Its own counter is ahead if it has saved
     alone. Read from the files it has written, because no process waits here."""
-    first = accelerator.project_configuration.iteration
-    parent = folder_of_all(accelerator)
-    run = accelerator._run
+    first = context.project.iteration
+    parent = folder_of_all(context)
+    run = context.run
     moment = run.state.part("progress")["num_backwards"]
     unfinished = re.compile(rf"\.checkpoint_(\d+)\.at-(\d+)-{re.escape(run.job)}\.tmp")
     moments = {}
@@ -103,38 +99,38 @@ def _number_of_main_process(accelerator: Accelerator) -> int:
     return min(same) if same else max([first, *(number + 1 for number in before)])
 
 
-def _is_taken(accelerator: Accelerator, folder: Path, layout: str | None) -> bool:
+def _is_taken(context: RunContext, folder: Path, layout: str | None) -> bool:
     """Whether the folder belongs to another save. The main process may have created it for this
     one."""
     if not folder.exists():
         return False
     if layout is not None:
-        own = folder / f"{RNG_STATE_NAME}_{accelerator.process_index}.pkl"
+        own = folder / f"{RNG_STATE_NAME}_{context.state.process_index}.pkl"
         return own.exists() or _C.is_checkpoint(str(folder))
-    if accelerator._is_writer or not _C.is_checkpoint(str(folder)):
+    if context.is_writer or not _C.is_checkpoint(str(folder)):
         return True
     try:
         found = _C.CheckpointReader(str(folder))
     except AccelerateError:
         return True
-    run = accelerator._run
+    run = context.run
     return (found.job, found.moment) != (run.job, run.state.part("progress")["num_backwards"])
 
 
-def folder_to_leave(accelerator: Accelerator) -> Path | None:
+def folder_to_leave(context: RunContext) -> Path | None:
     """The folder for `save_and_leave` without an argument; None if `save_state` chooses it."""
-    if accelerator.project_configuration.automatic_checkpoint_naming:
+    if context.project.automatic_checkpoint_naming:
         return None
-    parent = folder_of_all(accelerator)
+    parent = folder_of_all(context)
     folder = parent / f"checkpoint_{_C.next_checkpoint_number(str(parent))}"
-    accelerator.wait_for_everyone()  # Before one of them creates the folder.
+    context.state.wait_for_everyone()  # Before one of them creates the folder.
     return folder
 
 
-def together(accelerator: Accelerator, work: Callable[[], _Result]) -> _Result:
+def together(context: RunContext, work: Callable[[], _Result]) -> _Result:
     """The result of `work`. If it fails on one process, it raises on all of them: the same error,
     if it is one of this package."""
-    if accelerator.num_processes == 1:
+    if context.state.num_processes == 1:
         return work()
     try:
         result = work()
@@ -142,34 +138,34 @@ def together(accelerator: Accelerator, work: Callable[[], _Result]) -> _Result:
         is_ours = isinstance(problem, AccelerateError)
         text = str(problem) if is_ours else in_one_line(problem)
         try:
-            accelerator._run.fail_load_together(type(problem).__name__, text)
+            context.run.fail_load_together(type(problem).__name__, text)
         except AccelerateError as error:
             if is_ours and str(error) != text:
                 raise error from problem
         raise
-    accelerator._run.fail_load_together("", "")
+    context.run.fail_load_together("", "")
     return result
 
 
-def folder_to_load(accelerator: Accelerator, input_dir: Any) -> Path:
+def folder_to_load(context: RunContext, input_dir: Any) -> Path:
     """The same folder on all processes; if it fails on one, it raises on all."""
 
     def named() -> Path | None:
         if input_dir is not None and (input_dir != "latest" or os.path.isdir("latest")):
             return _named_folder(Path(os.path.expanduser(input_dir)))
-        if input_dir is None and not accelerator.project_configuration.automatic_checkpoint_naming:
+        if input_dir is None and not context.project.automatic_checkpoint_naming:
             raise UsageError(
                 "[load_state] No input_dir given. Pass one or 'latest', or a ProjectConfiguration "
                 "with automatic_checkpoint_naming=True to Accelerator"
             )
-        folder_of_all(accelerator)
+        folder_of_all(context)
         return None
 
-    folder = together(accelerator, named)
+    folder = together(context, named)
     if folder is not None:
         return folder
-    parent = folder_of_all(accelerator)
-    latest, said = accelerator._run.latest_of_all(str(parent))
+    parent = folder_of_all(context)
+    latest, said = context.run.latest_of_all(str(parent))
     for line in said:
         _debug.warn(line, stacklevel=3)
     if latest is not None:
@@ -184,7 +180,7 @@ def folder_to_load(accelerator: Accelerator, input_dir: Any) -> Path:
             )
         return found[-1]
 
-    return together(accelerator, original)
+    return together(context, original)
 
 
 def _named_folder(folder: Path) -> Path:
@@ -210,18 +206,18 @@ def numbered_in(parent: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name.rpartition("_")[2]))
 
 
-def go_on_counting(accelerator: Accelerator, loaded: Path) -> None:
+def go_on_counting(context: RunContext, loaded: Path) -> None:
     """Makes the next automatic number follow the existing ones."""
-    project = accelerator.project_configuration
+    project = context.project
     if project.automatic_checkpoint_naming:
-        parent = folder_of_all(accelerator)
+        parent = folder_of_all(context)
         if loaded.parent.resolve() == parent.resolve():
             project.iteration = max(project.iteration, _C.next_checkpoint_number(str(parent)))
 
 
-def limit_of(accelerator: Accelerator) -> int | None:
+def limit_of(context: RunContext) -> int | None:
     """How many automatically named checkpoints are kept; None for all."""
-    project = accelerator.project_configuration
+    project = context.project
     if not project.automatic_checkpoint_naming or project.total_limit is None:
         return None
     return max(project.total_limit, 1)
@@ -230,49 +226,28 @@ def limit_of(accelerator: Accelerator) -> int | None:
 # --- our layout -------------------------------------------------------------------------------
 
 
-class PythonParts(ObjectState):
-    """The files that Python has written into a checkpoint, by the object whose state they contain.
-    `weights` are read without running code, `pickles` are not. C++ also reads
-    `weights.OBJECT.file`, to report what it cannot load."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda: None, lambda _: None)
-        self.weights: dict[str, str] = {}
-        self.pickles: dict[str, str] = {}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            f"{kind}.{name}.file": file
-            for kind, files in (("weights", self.weights), ("pickles", self.pickles))
-            for name, file in files.items()
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
-
-
 def save(
-    accelerator: Accelerator, folder: Path, safe_serialization: bool, asynchronous: bool
+    context: RunContext, folder: Path, safe_serialization: bool, asynchronous: bool
 ) -> None:
     def write_extra(stage: str) -> tuple[set[str], set[str]]:
-        return _write_parts(accelerator, Path(stage), safe_serialization)
+        return _write_parts(context, Path(stage), safe_serialization)
 
-    accelerator._run.save_state(
-        str(folder), write_extra, asynchronous, limit_of(accelerator), accelerator._shards
+    context.run.save_state(
+        str(folder), write_extra, asynchronous, limit_of(context), context.is_sharded
     )
 
 
 def _write_parts(
-    accelerator: Accelerator, stage: Path, safe_serialization: bool
+    context: RunContext, stage: Path, safe_serialization: bool
 ) -> tuple[set[str], set[str]]:
     """Writes Python's files. Returns the names of the objects that C++ skips, and those of the
     files."""
-    weights = _call_save_hooks(accelerator, stage)
-    writes = accelerator._is_writer
-    parts = accelerator._parts
+    weights = _call_save_hooks(context, stage)
+    writes = context.is_writer
+    parts = context.parts
     parts.weights, parts.pickles = {}, {}
-    left_out = _names_left_out(accelerator)
-    for index, (name, model) in enumerate(_named_models(accelerator)):
+    left_out = _names_left_out(context)
+    for index, (name, model) in enumerate(_named_models(context)):
         state = weights[index]
         if state is None:
             left_out.add(name)
@@ -287,7 +262,7 @@ def _write_parts(
         if writes:
             (_files.save_tensors if is_safe else _files.save_pickle)(state, stage / file)
             parts.weights[name] = file
-    for kept in accelerator._states + accelerator._custom_states:
+    for kept in context.states + context.custom_states:
         if kept.name in left_out:
             continue
         try:
@@ -302,18 +277,18 @@ def _write_parts(
     return left_out, {*parts.weights.values(), *parts.pickles.values()}
 
 
-def _names_left_out(accelerator: Accelerator) -> set[str]:
+def _names_left_out(context: RunContext) -> set[str]:
     """The names of objects that are not part of the current checkpoint."""
-    kinds = accelerator._kinds_left_out
-    return {name for name in accelerator._run.state.names() if name.startswith(kinds)}
+    kinds = context.kinds_left_out
+    return {name for name in context.run.state.names() if name.startswith(kinds)}
 
 
-def _call_save_hooks(accelerator: Accelerator, stage: Path) -> list[dict[str, Any] | None]:
+def _call_save_hooks(context: RunContext, stage: Path) -> list[dict[str, Any] | None]:
     """The weights of each model; None if a hook removed them."""
-    given = [model.state_dict() for model in accelerator._models]
+    given = [model.state_dict() for model in context.models]
     weights = list(given)
-    for hook in list(accelerator._save_model_state_pre_hook.values()):
-        hook(accelerator._models, weights, str(stage))
+    for hook in list(context.save_hooks.values()):
+        hook(context.models, weights, str(stage))
     foreign = [state for state in weights if not any(state is own for own in given)]
     if foreign:
         raise UsageError(
@@ -323,12 +298,20 @@ def _call_save_hooks(accelerator: Accelerator, stage: Path) -> list[dict[str, An
     return [own if any(own is state for state in weights) else None for own in given]
 
 
-def _named_models(accelerator: Accelerator) -> list[tuple[str, torch.nn.Module]]:
-    registry = accelerator._run.state
+def _named_models(context: RunContext) -> list[tuple[str, torch.nn.Module]]:
+    registry = context.run.state
     return [
         (registry.name_of(context_of(prepared)), model)
-        for model, prepared in zip(accelerator._models, accelerator._prepared_models)
+        for model, prepared in zip(context.models, context.prepared_models)
     ]
+
+
+def context_of_model(context: RunContext, model: Any) -> _C.ModelContext | None:
+    """Also accepts the original module that was prepared."""
+    for module, prepared in zip(context.models, context.prepared_models):
+        if module is model:
+            return context_of(prepared)
+    return context_of(model)
 
 
 def names_of_plain_state(model: torch.nn.Module) -> list[str] | None:
@@ -425,40 +408,41 @@ def _read_pickle(path: Path, name: str, allow_pickle: bool, load_kwargs: dict[st
 
 
 def load_ours(
-    accelerator: Accelerator,
+    context: RunContext,
     folder: Path,
     allow_pickle: bool,
     restore_loaders: bool | None,
     load_kwargs: dict[str, Any],
     model_kwargs: dict[str, Any],
-) -> None:
-    if model_kwargs and accelerator._shards:
+) -> int:
+    """Returns the number of micro-batches, for `Accelerator.step`."""
+    if model_kwargs and context.is_sharded:
         raise UsageError(
             f"[load_state] {', '.join(model_kwargs)} has no effect on sharded models, because "
             "their load_state_dict is not called. Leave it out"
         )
     without, loads = together(
-        accelerator,
+        context,
         lambda: _read_own_parts(
-            accelerator, folder, allow_pickle, restore_loaders, load_kwargs, model_kwargs
+            context, folder, allow_pickle, restore_loaders, load_kwargs, model_kwargs
         ),
     )
-    loaders = [loader for loader in accelerator._dataloaders if hasattr(loader, "_state_name")]
+    loaders = [loader for loader in context.loaders if hasattr(loader, "_state_name")]
     for loader in loaders:
         is_asked = loader.use_stateful_dataloader if restore_loaders is None else restore_loaders
         loader._resumes_on_load = is_asked
-    for line in accelerator._run.load_state(str(folder), without):
+    for line in context.run.load_state(str(folder), without):
         warnings.warn(line, stacklevel=4)
-    together(accelerator, lambda: [run() for run in loads])
-    accelerator.step = _num_accumulated(accelerator)
+    together(context, lambda: [run() for run in loads])
     places = [(loader._state_name, loader._restored_to()) for loader in loaders]
     lines = [f"{name} {place}" for name, place in places if place]
     if lines:
         get_logger("accelerate.accelerator").info(f"[load_state] {'; '.join(lines)}")
+    return _num_accumulated(context)
 
 
 def _read_own_parts(
-    accelerator: Accelerator,
+    context: RunContext,
     folder: Path,
     allow_pickle: bool,
     restore_loaders: bool | None,
@@ -468,20 +452,20 @@ def _read_own_parts(
     """The objects that C++ does not load, and functions that load those whose files Python
     reads."""
     parts = _Parts(folder)
-    models = _call_load_hooks(accelerator, folder)
-    without = _names_left_out(accelerator)
+    models = _call_load_hooks(context, folder)
+    without = _names_left_out(context)
     if restore_loaders is False:
-        saved = parts.loaders_of(accelerator.process_index)
-        without |= saved - set(accelerator._run.state.names())
+        saved = parts.loaders_of(context.state.process_index)
+        without |= saved - set(context.run.state.names())
     loads: list[Callable[[], Any]] = []
-    for name, model in _named_models(accelerator):
+    for name, model in _named_models(context):
         if not any(model is left for left in models):
             without.add(name)
         elif name in parts.weights or model_kwargs:
             without.add(name)
             state = _read_weights(parts.path_of(name))
             loads.append(_loader_of_weights(model, state, model_kwargs))
-    for kept in accelerator._states + accelerator._custom_states:
+    for kept in context.states + context.custom_states:
         if kept.name in parts.pickles:
             without.add(kept.name)
             value = _read_pickle(parts.path_of(kept.name), kept.name, allow_pickle, load_kwargs)
@@ -512,10 +496,10 @@ class _Parts:
         return Path(self._reader.verified(file))
 
 
-def _call_load_hooks(accelerator: Accelerator, folder: Path) -> list[torch.nn.Module]:
+def _call_load_hooks(context: RunContext, folder: Path) -> list[torch.nn.Module]:
     """The models that no hook has loaded."""
-    models = list(accelerator._models)
-    for hook in list(accelerator._load_model_state_pre_hook.values()):
+    models = list(context.models)
+    for hook in list(context.load_hooks.values()):
         hook(models, str(folder))
     return models
 
@@ -579,78 +563,80 @@ def save_model(
 # --- the original's layout --------------------------------------------------------------------
 
 
-def save_as_original(accelerator: Accelerator, folder: Path, safe_serialization: bool) -> None:
-    if accelerator._has_own_engine:
+def save_as_original(context: RunContext, folder: Path, safe_serialization: bool) -> None:
+    if context.has_own_engine:
         raise UsageError(
             "[save_state] layout='accelerate' cannot store the shards of a custom engine. Save "
             "without a layout"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    weights = [state for state in _call_save_hooks(accelerator, folder) if state is not None]
-    step = _num_accumulated(accelerator)
+    weights = [state for state in _call_save_hooks(context, folder) if state is not None]
+    step = _num_accumulated(context)
     if step > 0:
         warnings.warn(
             f"[save_state] layout='accelerate' cannot store the gradients of the {step} micro-batches "
             "accumulated so far. Save when accelerator.sync_gradients is True",
             stacklevel=4,
         )
-    on_each_node = accelerator._saves_on_each_node
+    on_each_node = context.saves_on_each_node
     checkpointing.save_accelerator_state(
         folder,
         weights,
-        accelerator._optimizers,
-        accelerator._schedulers,
-        accelerator._dataloaders,
-        accelerator.process_index,
+        context.optimizers,
+        context.schedulers,
+        context.loaders,
+        context.state.process_index,
         step,
-        _scaler_of(accelerator),
+        _scaler_of(context),
         on_each_node,
         safe_serialization,
     )
-    for index, kept in enumerate(accelerator._custom_objects):
+    for index, kept in enumerate(context.custom_objects):
         checkpointing.save_custom_state(kept, folder, index, on_each_node)
-    limit = limit_of(accelerator)
-    if limit is not None and accelerator._is_writer:
+    limit = limit_of(context)
+    if limit is not None and context.is_writer:
         _C.rotate_checkpoints(str(folder.parent), limit)
 
 
 def load_original(
-    accelerator: Accelerator,
+    context: RunContext,
     folder: Path,
     allow_pickle: bool,
     load_kwargs: dict[str, Any],
     model_kwargs: dict[str, Any],
-) -> None:
-    if accelerator._shards:
+) -> int:
+    """Returns the number of micro-batches, for `Accelerator.step`."""
+    if context.is_sharded:
         raise UsageError(
             f"[load_state] {folder} has Hugging Face Accelerate's layout, which cannot be loaded into "
             "sharded models. Load it once without sharding and save it again with save_state()"
         )
     put = together(
-        accelerator,
-        lambda: _read_original(accelerator, folder, allow_pickle, load_kwargs, model_kwargs),
+        context,
+        lambda: _read_original(context, folder, allow_pickle, load_kwargs, model_kwargs),
     )
-    found = together(accelerator, put)
-    registry = accelerator._run.state
+    found = together(context, put)
+    registry = context.run.state
     registry.load_part("accumulation", {"num_windows": 0})
-    for optimizer in accelerator._optimizers:
+    for optimizer in context.optimizers:
         optimizer.zero_grad()
     for name in registry.names():
         # The error feedback of gradient compression, for steps that were not made.
         if name.startswith("engine") and "iteration" in registry.part(name):
             registry.load_part(name, {})
-    accelerator.step = found.get("step", 0)
-    num_lost = found.get("step", 0) % accelerator.gradient_accumulation_steps
+    num_done = found.get("step", 0)
+    num_lost = num_done % context.run.num_accumulation_steps
     if num_lost > 0:
         warnings.warn(
             f"[load_state] {folder} was saved after {num_lost} accumulated micro-batches but does not "
             "contain their gradients. Accumulation starts again from zero",
             stacklevel=4,
         )
+    return num_done
 
 
 def _read_original(
-    accelerator: Accelerator,
+    context: RunContext,
     folder: Path,
     allow_pickle: bool,
     load_kwargs: dict[str, Any],
@@ -658,7 +644,7 @@ def _read_original(
 ) -> Callable[[], dict[str, Any]]:
     """Reads all files and returns a function that loads them."""
     files = checkpointing.custom_states(folder)
-    objects = accelerator._custom_objects
+    objects = context.custom_objects
     if len(files) != len(objects):
         raise UsageError(
             f"[load_state] {folder} contains {len(files)} registered objects "
@@ -667,11 +653,11 @@ def _read_original(
         )
     put = checkpointing._read_accelerator_state(
         folder,
-        _call_load_hooks(accelerator, folder),
-        accelerator._optimizers,
-        accelerator._schedulers,
-        accelerator.process_index,
-        _scaler_of(accelerator),
+        _call_load_hooks(context, folder),
+        context.optimizers,
+        context.schedulers,
+        context.state.process_index,
+        _scaler_of(context),
         None,
         load_kwargs,
         model_kwargs,
@@ -702,12 +688,12 @@ class _Scaler:
         self._registry.load_part("scaler", state)
 
 
-def _scaler_of(accelerator: Accelerator) -> _Scaler | None:
-    registry = accelerator._run.state
+def _scaler_of(context: RunContext) -> _Scaler | None:
+    registry = context.run.state
     return _Scaler(registry) if "scaler" in registry.names() else None
 
 
-def _num_accumulated(accelerator: Accelerator) -> int:
+def _num_accumulated(context: RunContext) -> int:
     """Micro-batches since the last update of the weights."""
-    windows = accelerator._run.state.part("accumulation")
+    windows = context.run.state.part("accumulation")
     return max([n for key, n in windows.items() if key.endswith(".num_begun")], default=0)

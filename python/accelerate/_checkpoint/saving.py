@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,15 +17,14 @@ from torch.utils.hooks import RemovableHandle
 from accelerate import _C
 from accelerate._base import debug as _debug
 from accelerate._checkpoint import checkpoints as _checkpoints
-from accelerate._models.prepared_module import context_of
+from accelerate._models.run_context import PARTS, RunContext
 from accelerate._process.processes import Processes
 from accelerate._state import generators as _generators
 from accelerate._state.values import ObjectState
 from accelerate.checkpointing import is_original_checkpoint, log_loaded, log_saved
 from accelerate.errors import AccelerateError, UsageError
 from accelerate.logging import get_logger
-from accelerate.optimizer import AcceleratedOptimizer
-from accelerate.scheduler import AcceleratedScheduler, state_of, unprepared_schedulers
+from accelerate.scheduler import state_of, unprepared_schedulers
 from accelerate.utils.constants import (
     SAFE_WEIGHTS_INDEX_NAME,
     SAFE_WEIGHTS_NAME,
@@ -42,40 +40,28 @@ _log = get_logger("accelerate.accelerator")
 class Saving(Processes):
     """The part of an `Accelerator` that saves and resumes runs."""
 
-    project_configuration: ProjectConfiguration
     unwrap_model: Callable[..., Any]
     end_training: Callable[[], None]
+    step: int
     _mark: Callable[[str], None]
     _run: _C.TrainingRun
-    _models: list[torch.nn.Module]
-    _prepared_models: list[torch.nn.Module]
-    _optimizers: list[AcceleratedOptimizer]
-    _schedulers: list[AcceleratedScheduler]
-    _shards: bool
-    # Kinds of state that the current checkpoint does not contain.
-    _kinds_left_out: tuple[str, ...] = ()
+    _context: RunContext
 
     def _keep_project(
         self, config: ProjectConfiguration | None, project_dir: str | os.PathLike | None
     ) -> None:
-        self.project_configuration = config or ProjectConfiguration(project_dir)
-        if project_dir is not None and self.project_dir is None:
-            self.project_configuration.set_directories(project_dir)
-        self._saves_on_each_node = bool(self.project_configuration.save_on_each_node)
+        project = config or ProjectConfiguration(project_dir)
+        if project_dir is not None and project.project_dir is None:
+            project.set_directories(project_dir)
+        self._context = RunContext(project, bool(project.save_on_each_node))
 
     def _keep_saved_state(self) -> None:
-        """Registers state with the run, whose registry does not own it; these lists do."""
-        self._states: list[ObjectState] = []
-        self._custom_objects: list[Any] = []
-        self._custom_states: list[ObjectState] = []
-        self._save_model_state_pre_hook: OrderedDict[int, Callable] = OrderedDict()
-        self._load_model_state_pre_hook: OrderedDict[int, Callable] = OrderedDict()
+        """Registers state with the run, whose registry does not own it."""
         self._generators = ObjectState(
             lambda: _generators.take(("python", "numpy")), _generators.put
         )
         self._run.state.add("python_generators", self._generators, per_rank=True)
-        self._parts = _checkpoints.PythonParts()
-        self._run.state.add(_checkpoints.PARTS, self._parts)
+        self._run.state.add(PARTS, self._context.parts)
 
     def _keep_state(
         self,
@@ -91,6 +77,14 @@ class Saving(Processes):
         return kept
 
     @property
+    def project_configuration(self) -> ProjectConfiguration:
+        return self._context.project
+
+    @project_configuration.setter
+    def project_configuration(self, value: ProjectConfiguration) -> None:
+        self._context.project = value
+
+    @property
     def project_dir(self) -> str | None:
         return self.project_configuration.project_dir
 
@@ -103,23 +97,18 @@ class Saving(Processes):
         """The number of the next automatically named checkpoint."""
         return self.project_configuration.iteration
 
-    @property
-    def _is_writer(self) -> bool:
-        """Whether this process writes what is common to all."""
-        return self.is_local_main_process if self._saves_on_each_node else self.is_main_process
-
     def save(self, obj: Any, f: Any, safe_serialization: bool = False) -> None:
         """As `torch.save`, on the main process only, or with `save_on_each_node` once per machine.
         With `safe_serialization`, writes a dictionary of tensors as a safetensors file."""
-        save(obj, f, self._saves_on_each_node, safe_serialization)
+        save(obj, f, self._context.saves_on_each_node, safe_serialization)
 
     def get_state_dict(self, model: Any, unwrap: bool = True) -> dict[str, Any]:
         """The module's `state_dict`; names have no prefix, even without `unwrap`. If parameters are
         sharded, a collective that returns whole values on the main process and nothing on others.
         With `master_weights`, returns the master weights."""
-        context = self._context_of(model)
+        context = _checkpoints.context_of_model(self._context, model)
         if context is not None and (context.is_spread or context.weights is not None):
-            keep = self._is_writer or not context.is_spread
+            keep = self._context.is_writer or not context.is_spread
             return _checkpoints.whole_state(self.unwrap_model(model), context, keep)
         return (self.unwrap_model(model) if unwrap else model).state_dict()
 
@@ -135,7 +124,7 @@ class Saving(Processes):
         are sharded, call it on all processes. No process then holds the whole model, unless its
         `state_dict` contains anything besides its parameters and buffers, or files are pickles
         (`safe_serialization=False`)."""
-        context = self._context_of(model)
+        context = _checkpoints.context_of_model(self._context, model)
         is_spread = context is not None and context.is_spread
         if context is not None and is_spread and safe_serialization:
             module = self.unwrap_model(model)
@@ -145,17 +134,10 @@ class Saving(Processes):
                 self._run.save_model(context, os.fspath(save_directory), max_bytes, names)
                 _log_saved_model(Path(save_directory), max_shard_size, safe_serialization)
                 return
-        state = self.get_state_dict(model) if self._is_writer or is_spread else {}
-        if self._is_writer:
+        state = self.get_state_dict(model) if self._context.is_writer or is_spread else {}
+        if self._context.is_writer:
             _checkpoints.save_model(state, Path(save_directory), max_shard_size, safe_serialization)
         _log_saved_model(Path(save_directory), max_shard_size, safe_serialization)
-
-    def _context_of(self, model: Any) -> _C.ModelContext | None:
-        """Also accepts the original module that was prepared."""
-        for module, prepared in zip(self._models, self._prepared_models):
-            if module is model:
-                return context_of(prepared)
-        return context_of(model)
 
     def register_for_checkpointing(self, *objects: Any) -> None:
         """Also saves and loads the state of these objects, with their `state_dict` and
@@ -171,8 +153,8 @@ class Saving(Processes):
                 "with state_dict() and load_state_dict()"
             )
         for obj in objects:
-            self._custom_objects.append(obj)
-            self._custom_states.append(
+            self._context.custom_objects.append(obj)
+            self._context.custom_states.append(
                 self._keep_state("python_custom", obj.state_dict, obj.load_state_dict)
             )
 
@@ -181,15 +163,15 @@ class Saving(Processes):
         write into the folder, which has a temporary name until the checkpoint is complete, and
         remove weights that it has saved itself from the list. Call `remove()` of the handle to
         unregister it."""
-        handle = RemovableHandle(self._save_model_state_pre_hook)
-        self._save_model_state_pre_hook[handle.id] = hook
+        handle = RemovableHandle(self._context.save_hooks)
+        self._context.save_hooks[handle.id] = hook
         return handle
 
     def register_load_state_pre_hook(self, hook: Callable[..., None]) -> RemovableHandle:
         """`hook(models, folder)` runs in `load_state` before anything is loaded, and removes models
         that it has loaded itself from the list."""
-        handle = RemovableHandle(self._load_model_state_pre_hook)
-        self._load_model_state_pre_hook[handle.id] = hook
+        handle = RemovableHandle(self._context.load_hooks)
+        self._context.load_hooks[handle.id] = hook
         return handle
 
     def save_state(
@@ -225,22 +207,22 @@ class Saving(Processes):
                 "[save_state] layout='accelerate' cannot be saved asynchronously. Leave out "
                 "asynchronous=True or the layout"
             )
-        if self._shards and (layout is not None or not safe_serialization):
+        if self._context.is_sharded and (layout is not None or not safe_serialization):
             raise UsageError(
                 "[save_state] Sharded models cannot be saved with layout='accelerate' or "
                 "safe_serialization=False. Leave them out, or use save_model() or get_state_dict() "
                 "for whole weights"
             )
         self.wait_for_save()
-        folder = _checkpoints.folder_to_save(self, output_dir, layout)
+        folder = _checkpoints.folder_to_save(self._context, output_dir, layout)
         _log.info(f"Saving current state to {folder}")
         if layout is None:
             with self._unprepared_schedulers():
-                _checkpoints.save(self, folder, safe_serialization, asynchronous)
+                _checkpoints.save(self._context, folder, safe_serialization, asynchronous)
             if not asynchronous:
                 self._log_saved(folder)
         else:
-            _checkpoints.save_as_original(self, folder, safe_serialization)
+            _checkpoints.save_as_original(self._context, folder, safe_serialization)
         self.project_configuration.iteration += 1
         self._mark("checkpoint")
         return folder
@@ -248,7 +230,7 @@ class Saving(Processes):
     def _log_saved(self, folder: Path) -> None:
         """What has a file of its own, which state without tensors and shards have not."""
         for name in self._run.state.names():
-            path = folder / self._parts.weights.get(name, f"{name}.safetensors")
+            path = folder / self._context.parts.weights.get(name, f"{name}.safetensors")
             kind = name.partition("_")[0]
             if kind in ("model", "optimizer", "scheduler"):
                 log_saved(kind, path if path.exists() else folder)
@@ -258,15 +240,15 @@ class Saving(Processes):
     def _unprepared_schedulers(self) -> Iterator[None]:
         """Inside the block, checkpoints include schedulers that were not prepared but drive a
         prepared optimizer. They may be missing in a checkpoint or in a run."""
-        found = unprepared_schedulers(self._optimizers, self._schedulers)
+        found = unprepared_schedulers(self._context.optimizers, self._context.schedulers)
         states = [state_of(scheduler) for scheduler in found]
         for kept in states:
             kept.name = self._run.state.add_optional("scheduler", kept)
-        self._states += states
+        self._context.states += states
         try:
             yield
         finally:
-            del self._states[len(self._states) - len(states) :]
+            del self._context.states[len(self._context.states) - len(states) :]
 
     def wait_for_save(self) -> None:
         """Blocks until asynchronous saves have finished. Raises the error of a failed save once,
@@ -291,7 +273,7 @@ class Saving(Processes):
         except AccelerateError as error:
             print(error, file=sys.stderr)  # This process may still succeed.
         if output_dir is None:
-            output_dir = _checkpoints.folder_to_leave(self)
+            output_dir = _checkpoints.folder_to_leave(self._context)
         self.save_state(output_dir)
         # When the first process exits, the others are stopped.
         self.wait_for_everyone()
@@ -320,7 +302,7 @@ class Saving(Processes):
         can store, which may run any code. Other arguments go to the models' `load_state_dict`."""
         # A process that has written its files may be ahead of the main process.
         self._run.wait_for_saves_of_all()
-        folder = _checkpoints.folder_to_load(self, input_dir)
+        folder = _checkpoints.folder_to_load(self._context, input_dir)
         _log.info(f"Loading states from {folder}")
         # The device on which tensors are loaded before they are copied; not needed here.
         load_model_func_kwargs.pop("map_location", None)
@@ -335,10 +317,10 @@ class Saving(Processes):
                 "nor Hugging Face Accelerate's random_states_0.pkl"
             )
 
-        if _checkpoints.together(self, find_layout):
+        if _checkpoints.together(self._context, find_layout):
             with self._unprepared_schedulers():
-                _checkpoints.load_ours(
-                    self,
+                self.step = _checkpoints.load_ours(
+                    self._context,
                     folder,
                     allow_pickle,
                     restore_loaders,
@@ -347,10 +329,10 @@ class Saving(Processes):
                 )
             log_loaded("scaler" in self._run.state.names())
         else:
-            _checkpoints.load_original(
-                self, folder, allow_pickle, load_kwargs or {}, load_model_func_kwargs
+            self.step = _checkpoints.load_original(
+                self._context, folder, allow_pickle, load_kwargs or {}, load_model_func_kwargs
             )
-        _checkpoints.go_on_counting(self, folder)
+        _checkpoints.go_on_counting(self._context, folder)
 
 
 def _log_saved_model(folder: Path, max_shard_size: int | str, is_safe: bool) -> None:

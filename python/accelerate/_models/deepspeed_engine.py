@@ -11,15 +11,13 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from accelerate._base import debug as _debug
+from accelerate._models.run_context import RunContext
 from accelerate.errors import UsageError
-
-if TYPE_CHECKING:
-    from accelerate.accelerator import Accelerator
 
 # DeepSpeed's names.
 _LATEST = "latest"
@@ -33,18 +31,18 @@ class DeepSpeedEngine:
     """The engine of one prepared model; `accelerator` saves and loads everything it has
     prepared."""
 
-    def __init__(self, accelerator: Accelerator) -> None:
+    def __init__(self, accelerator: Any, context: RunContext) -> None:
+        # Both refer to the model.
         self._accelerator = weakref.ref(accelerator)
+        self._context = weakref.ref(context)
 
     @property
-    def accelerator(self) -> Accelerator:
-        found = self._accelerator()
-        if found is None:
-            raise UsageError(
-                "[DeepSpeed] The Accelerator that prepared this model no longer exists. Keep it "
-                "alive while you use the model"
-            )
-        return found
+    def accelerator(self) -> Any:
+        return _existing(self._accelerator)
+
+    @property
+    def context(self) -> RunContext:
+        return _existing(self._context)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -74,7 +72,7 @@ class DeepSpeedEngine:
             hook.remove()
         # The checkpoint is complete when all processes have written their files.
         accelerator.wait_for_everyone()
-        if save_latest and accelerator._is_writer:
+        if save_latest and self.context.is_writer:
             latest = Path(save_dir) / f".{_LATEST}.{os.getpid()}"
             latest.write_text(name, encoding="utf-8")
             latest.replace(Path(save_dir) / _LATEST)
@@ -110,7 +108,7 @@ class DeepSpeedEngine:
         with self._as_deepspeed():
             accelerator.load_state(folder)
         if (found := re.fullmatch(rf"{_STEP}(\d+)", tag)) is not None:
-            for optimizer in accelerator._optimizers:
+            for optimizer in self.context.optimizers:
                 optimizer._num_updates = int(found[1])
         client = folder / _CLIENT
         state = torch.load(client, map_location="cpu") if client.is_file() else {}
@@ -119,15 +117,24 @@ class DeepSpeedEngine:
     @contextmanager
     def _as_deepspeed(self) -> Iterator[None]:
         """Inside the block, checkpoints contain what DeepSpeed's do: no loaders and generators."""
-        self.accelerator._kinds_left_out = _NOT_DEEPSPEEDS
+        self.context.kinds_left_out = _NOT_DEEPSPEEDS
         try:
             yield
         finally:
-            self.accelerator._kinds_left_out = ()
+            self.context.kinds_left_out = ()
 
     @property
     def _num_updates(self) -> int:
-        return max((opt._num_updates for opt in self.accelerator._optimizers), default=0)
+        return max((opt._num_updates for opt in self.context.optimizers), default=0)
+
+
+def _existing(found: weakref.ref) -> Any:
+    if (known := found()) is None:
+        raise UsageError(
+            "[DeepSpeed] The Accelerator that prepared this model no longer exists. Keep it "
+            "alive while you use the model"
+        )
+    return known
 
 
 class ConfigView:

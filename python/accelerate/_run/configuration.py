@@ -13,6 +13,7 @@ import torch
 
 from accelerate import _C
 from accelerate._base import debug as _debug
+from accelerate._models.run_context import RunContext
 from accelerate._sharding import deepspeed as _deepspeed
 from accelerate._sharding import fully_sharded as _fully_sharded
 from accelerate.errors import UsageError
@@ -96,6 +97,7 @@ class Configuration:
     state: AcceleratorState
     dataloader_config: DataLoaderConfiguration
     _run: _C.TrainingRun
+    _context: RunContext
 
     has_lomo_optimizer = delayed_fp8_autocast = fp8_enabled = False
 
@@ -118,12 +120,13 @@ class Configuration:
         if config is not None:
             config._validate_accelerator(self)
             # Otherwise, FSDP version 1 and DeepSpeed shard over all, as in the original.
-            if config.dp_shard_enabled or config.non_data_parallel_size > 1 or not self._shards:
+            has_own = config.dp_shard_enabled or config.non_data_parallel_size > 1
+            if has_own or not self._context.is_sharded:
                 options.parallelism = config._mesh_sizes()
 
     def _shard_options(self, options: _C.AcceleratorOptions) -> None:
         """What the run shards, and how."""
-        self._shards = self._spreads = self._gathers_bf16 = False
+        self._spreads = self._gathers_bf16 = False
         self._deepspeed_plugin = self.state.deepspeed_plugin
         if self._deepspeed_plugin is not None:
             shard = _deepspeed.sharding_options(self._deepspeed_plugin, self.state.device)
@@ -137,10 +140,10 @@ class Configuration:
             options.master_weights = self._has_masters = self._has_masters or self._gathers_bf16
         else:
             return
-        self._shards = shard.stage > 0
+        self._context.is_sharded = shard.stage > 0
         # Also parameters; a single process has whole ones.
         self._spreads = shard.stage == _fully_sharded.PARAMETERS and not self.state.group.is_solo
-        if self._shards and options.ddp.compression != _C.Compression.none:
+        if self._context.is_sharded and options.ddp.compression != _C.Compression.none:
             raise UsageError(
                 "[Accelerator] A comm_hook does not work with sharded models. Leave one of them out"
             )

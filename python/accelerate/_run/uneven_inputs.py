@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -13,33 +13,34 @@ from accelerate import _C
 from accelerate._base import debug as _debug
 from accelerate._loaders.dispatch import DataLoaderDispatcher
 from accelerate._models.prepared_module import Scope, context_for
+from accelerate._models.run_context import RunContext
 from accelerate.errors import UsageError
-
-if TYPE_CHECKING:
-    from accelerate.accelerator import Accelerator
 
 
 def join(
-    accelerator: Accelerator, joinables: Iterable[Any], even_batches: bool | None
+    context: RunContext, joinables: Iterable[Any], is_even: bool, even_batches: bool | None
 ) -> AbstractContextManager[None]:
-    """What `Accelerator.join_uneven_inputs` returns."""
-    if not accelerator.use_distributed:
+    """What `Accelerator.join_uneven_inputs` returns. `is_even`: whether loaders fill up outside of
+    the block."""
+    if not context.state.use_distributed:
         # As the original, which does not check the models in this case.
         return nullcontext()
-    return _joined(accelerator, _contexts(joinables), even_batches)
+    return _joined(context, _contexts(joinables), is_even, even_batches)
 
 
 @contextmanager
 def _joined(
-    accelerator: Accelerator, models: list[_C.ModelContext], even_batches: bool | None
+    context: RunContext, models: list[_C.ModelContext], is_even: bool, even_batches: bool | None
 ) -> Iterator[None]:
-    is_even = accelerator.even_batches if even_batches is None else even_batches
-    changed = [] if even_batches is None else _set_even(accelerator, even_batches)
+    changed: list[tuple[Any, bool]] = []
+    if even_batches is not None:
+        is_even = even_batches
+        changed = _set_even(context.loaders, even_batches)
     # Models that cannot be joined rely on loaders that fill up. Loops may use other loaders, so
     # loops over even ones are joined too.
-    joins = not is_even or any(context.can_join for context in models)
+    joins = not is_even or any(model.can_join for model in models)
     try:
-        with Scope(*([accelerator._run.join(models, is_even)] if joins else [])):
+        with Scope(*([context.run.join(models, is_even)] if joins else [])):
             yield
     finally:
         for sampler, before in changed:
@@ -62,10 +63,10 @@ def _contexts(joinables: Iterable[Any]) -> list[_C.ModelContext]:
     return [context_for("join_uneven_inputs", model) for model in models]
 
 
-def _set_even(accelerator: Accelerator, even_batches: bool) -> list[tuple[Any, bool]]:
+def _set_even(loaders: list[Any], even_batches: bool) -> list[tuple[Any, bool]]:
     """Sets `even_batches` where a loader has it; returns these loaders with the previous values."""
     changed = []
-    for loader in accelerator._dataloaders:
+    for loader in loaders:
         sampler = getattr(loader, "batch_sampler", None)
         if isinstance(loader, DataLoaderDispatcher) or not hasattr(sampler, "even_batches"):
             _debug.warn(

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from accelerate import _C
+from accelerate._checkpoint.checkpoints import context_of_model
+from accelerate._models.run_context import RunContext, context_of_run
 from accelerate._placeholders import placeholders_for
 from accelerate._state import files as _files
 from accelerate.errors import UsageError
@@ -100,10 +102,11 @@ def load_fsdp_model(
     """Each process reads its part of `pytorch_model_fsdp.bin`. `adapter_only`: the rest of a PEFT
     model is unchanged."""
     path = _file(fsdp_plugin, input_dir, FSDP_MODEL_NAME, model_index)
-    context = accelerator._context_of(model)
+    of_run = context_of_run(accelerator)
+    context = context_of_model(of_run, model)
     if context is None:
         raise UsageError("[FSDP] The model was not prepared. Pass the one that prepare() returned")
-    registry = accelerator._run.state
+    registry = of_run.run.state
     part = registry.name_of(context)
     state = load(path, map_location="cpu", mmap=True)
     own = accelerator.unwrap_model(model)
@@ -125,7 +128,8 @@ def save_fsdp_optimizer(
 ) -> None:
     """The main process writes `optimizer.bin`: the state by parameter names."""
     path = _file(fsdp_plugin, output_dir, OPTIMIZER_NAME, optimizer_index)
-    part = accelerator._run.state.part(_name_of(accelerator, optimizer))
+    context = context_of_run(accelerator)
+    part = context.run.state.part(_name_of(context, optimizer))
     names = _names_in(part)
     state: dict[str, dict[str, Any]] = {}
     for key in sorted(key for key in part if key.startswith("state.")):
@@ -155,8 +159,9 @@ def load_fsdp_optimizer(
     """Each process reads its part of `optimizer.bin`."""
     path = _file(fsdp_plugin, input_dir, OPTIMIZER_NAME, optimizer_index)
     saved = load(path, map_location="cpu", mmap=True)
-    own = _name_of(accelerator, optimizer)
-    part = accelerator._run.state.part(own)
+    context = context_of_run(accelerator)
+    own = _name_of(context, optimizer)
+    part = context.run.state.part(own)
     names = _names_in(part)
     if [group["params"] for group in saved["param_groups"]] != names:
         raise UsageError(
@@ -166,16 +171,16 @@ def load_fsdp_optimizer(
     loaded = {key: value for key, value in part.items() if not key.startswith("state.")}
     for name, entries in saved["state"].items():
         loaded.update({f"state.{name}.{entry}": value for entry, value in entries.items()})
-    accelerator._run.state.load_part(own, loaded)
+    context.run.state.load_part(own, loaded)
     for group, given in zip(optimizer.param_groups, saved["param_groups"]):
         group.update({key: value for key, value in given.items() if key != "params"})
     accelerator.wait_for_everyone()
 
 
-def _name_of(accelerator: Accelerator, optimizer: Any) -> str:
+def _name_of(context: RunContext, optimizer: Any) -> str:
     """The optimizer's name in the registry of the run, which numbers objects of a kind in order."""
-    known = [name for name in accelerator._run.state.names() if name.startswith("optimizer")]
-    for name, prepared in zip(known, accelerator._optimizers):
+    known = [name for name in context.run.state.names() if name.startswith("optimizer")]
+    for name, prepared in zip(known, context.optimizers):
         if optimizer in (prepared, prepared.optimizer):
             return name
     raise UsageError("[FSDP] The optimizer was not prepared. Pass the one that prepare() returned")

@@ -7,6 +7,7 @@ import argparse
 import os
 
 from accelerate._placeholders import placeholders_for
+from accelerate.commands import _program
 from accelerate.launchers import PrepareForLaunch as PrepareForLaunch
 
 
@@ -33,8 +34,6 @@ def prepare_simple_launcher_cmd_env(
 ) -> tuple[list[str], dict[str, str]]:
     """A command equivalent to `launch_command(args)`, and its environment. The command is the
     program `accelerate`, which starts the script."""
-    from accelerate.commands import _program
-
     _program.refuse_foreign(args)
     return _program.full_command(_program.command_line(args, "launch")), _program.environment()
 

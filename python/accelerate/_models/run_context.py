@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an `Accelerator` has prepared and registered, for the modules that save and load it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from accelerate import _C
+from accelerate._state.values import ObjectState
+from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.scheduler import AcceleratedScheduler
+from accelerate.state import AcceleratorState
+from accelerate.utils.dataclasses import ProjectConfiguration
+
+# The object that lists Python's files in a checkpoint.
+PARTS = "python_parts"
+
+
+class PythonParts(ObjectState):
+    """The files that Python has written into a checkpoint, by the object whose state they contain.
+    `weights` are read without running code, `pickles` are not. C++ also reads
+    `weights.OBJECT.file`, to report what it cannot load."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: None, lambda _: None)
+        self.weights: dict[str, str] = {}
+        self.pickles: dict[str, str] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            f"{kind}.{name}.file": file
+            for kind, files in (("weights", self.weights), ("pickles", self.pickles))
+            for name, file in files.items()
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+@dataclass(eq=False)
+class RunContext:
+    """An `Accelerator` creates it, fills it in, and shares it with the modules that need it."""
+
+    project: ProjectConfiguration
+    # Whether each machine has disks of its own.
+    saves_on_each_node: bool
+    # Known when the processes are connected.
+    state: AcceleratorState = field(init=False)
+    run: _C.TrainingRun = field(init=False)
+    is_sharded: bool = False
+    has_own_engine: bool = False
+    # The user's modules, and what `prepare` has returned for them.
+    models: list[torch.nn.Module] = field(default_factory=list)
+    prepared_models: list[torch.nn.Module] = field(default_factory=list)
+    optimizers: list[AcceleratedOptimizer] = field(default_factory=list)
+    schedulers: list[AcceleratedScheduler] = field(default_factory=list)
+    loaders: list[Any] = field(default_factory=list)
+    # State that is registered with the run, whose registry does not own it; these lists do.
+    states: list[ObjectState] = field(default_factory=list)
+    custom_objects: list[Any] = field(default_factory=list)
+    custom_states: list[ObjectState] = field(default_factory=list)
+    parts: PythonParts = field(default_factory=PythonParts)
+    save_hooks: OrderedDict[int, Callable] = field(default_factory=OrderedDict)
+    load_hooks: OrderedDict[int, Callable] = field(default_factory=OrderedDict)
+    # Kinds of state that the current checkpoint does not contain.
+    kinds_left_out: tuple[str, ...] = ()
+
+    @property
+    def is_writer(self) -> bool:
+        """Whether this process writes what is common to all."""
+        state = self.state
+        return state.is_local_main_process if self.saves_on_each_node else state.is_main_process
+
+
+def context_of_run(accelerator: Any) -> RunContext:
+    return accelerator._context
+
+
+class InContext:
+    """An attribute of the `Accelerator` under the original's name, which libraries use."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, accelerator: Any, owner: type | None = None) -> Any:
+        return self if accelerator is None else getattr(context_of_run(accelerator), self._name)
+
+    def __set__(self, accelerator: Any, value: Any) -> None:
+        setattr(context_of_run(accelerator), self._name, value)
