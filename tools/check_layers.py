@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that modules include only what tools/layers.txt allows.
+"""Checks that modules include and import only what tools/layers.txt allows.
 
     python3 tools/check_layers.py [ROOT]
     python3 tools/check_layers.py --picture [ROOT]
     python3 tools/check_layers.py --torch-headers [ROOT]
 
 Looks at every quoted or <accelerate/...> include of include/, src/, cli/ and
-python/. Prints one line per violation and exits 1. With --picture it prints
-the layers as docs/architecture.md shows them, with --torch-headers the public
-headers that include torch's, themselves or through others.
+python/, and at every import of the package in python/accelerate, also those
+inside functions, which would hide import cycles. Prints one line per violation
+and exits 1. With --picture it prints the layers as docs/architecture.md shows
+them, with --torch-headers the public headers that include torch's, themselves
+or through others.
 """
+import ast
 import functools
 import pathlib
 import re
@@ -19,11 +22,17 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<(accelerate/[^>]+)>)', re
 TORCH = re.compile(r"^\s*#\s*include\s*<(?:ATen|c10|torch)/", re.M)
 
 
-def read_table(root):
-    """Module -> modules it may include, and public header -> its module."""
-    allowed, owner = {}, {}
+PACKAGE = "python/accelerate"
+
+
+def read_table(root, section=""):
+    """Module -> modules it may include, and public header -> its module. The
+    section PACKAGE has folders of Python, and modules outside of them."""
+    allowed, owner, current = {}, {}, ""
     for line in (root / "tools/layers.txt").read_text().splitlines():
-        if not line.strip() or line.startswith("#"):
+        if line.startswith("["):
+            current = line.strip("[]")
+        if not line.strip() or line[0] in "#[" or current != section:
             continue
         module, others, headers = (part.split() for part in line.split(":"))
         allowed[module[0]] = {module[0], *others}
@@ -46,13 +55,17 @@ def sources(root):
             if p.suffix in (".h", ".cpp", ".cu", ".cuh") and "gloo_headers" not in p.parts]
 
 
-def violations(root):
-    allowed, owner = read_table(root)
+def upward(allowed):
     above = set()
     for module, others in allowed.items():
         above.add(module)
         for other in sorted(others - above):
             yield f"tools/layers.txt: {module} may include {other}, which is no row above it"
+
+
+def violations(root):
+    allowed, owner = read_table(root)
+    yield from upward(allowed)
     for path in sources(root):
         name = path.relative_to(root)
         module = module_of(path, root, allowed, owner)
@@ -70,6 +83,80 @@ def violations(root):
                 yield f"{name}: includes {target}, which no module owns"
             elif other not in allowed[module]:
                 yield f"{name}: {module} may not include {target} of {other}"
+
+
+def python_modules(root):
+    """Names as in imports, without `accelerate.`, and their files."""
+    folder = root / PACKAGE
+    modules = {}
+    for path in sorted(folder.rglob("*.py")):
+        name = ".".join(path.relative_to(folder).with_suffix("").parts)
+        modules[name.removesuffix(".__init__")] = path
+    return modules
+
+
+def imported(name, path, modules):
+    """The modules of the package that a file imports anywhere, and their lines."""
+    package = ["accelerate", *(part for part in name.split(".") if part != "__init__")]
+    if path.name != "__init__.py":
+        package.pop()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[:len(package) + 1 - node.level] if node.level else []
+            base = ".".join([*base, *filter(None, [node.module])])
+            found = [f"{base}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for target in found:
+            first, _, rest = target.partition(".")
+            if first == "accelerate":
+                # `rest` is a module, or a name in one.
+                rest = rest if rest in modules else rest.rpartition(".")[0]
+                yield rest or "__init__", node.lineno
+
+
+def cycles(imports):
+    """Groups of modules that import each other, itself or through others."""
+    reached = {}
+    for start in imports:
+        seen, open_ones = set(), [start]
+        while open_ones:
+            for other in imports.get(open_ones.pop(), ()):
+                if other not in seen:
+                    seen.add(other)
+                    open_ones.append(other)
+        reached[start] = seen
+    groups = {frozenset(b for b in reached[a] if a in reached.get(b, ())) for a in imports}
+    return sorted(sorted(group) for group in groups if group)
+
+
+def python_violations(root):
+    allowed, owner = read_table(root, PACKAGE)
+    yield from upward(allowed)
+    modules = python_modules(root)
+
+    def layer_of(name):
+        folder = name.partition(".")[0]
+        return owner.get(name, folder if folder in allowed else None)
+
+    imports = {}
+    for name, path in modules.items():
+        file = path.relative_to(root)
+        layer = layer_of(name)
+        if layer is None:
+            yield f"{file}: not listed in tools/layers.txt; add it to the row of its layer"
+            continue
+        for other, line in imported(name, path, modules):
+            imports.setdefault(name, set()).add(other)
+            if other in ("__init__", "utils"):
+                # Their names are resolved on first use, from any layer.
+                yield f"{file}:{line}: import the name from the module that defines it"
+            elif layer_of(other) not in allowed[layer]:
+                yield f"{file}:{line}: {layer} may not import {other} of {layer_of(other)}"
+    for group in cycles(imports):
+        yield f"{PACKAGE}: these modules import each other: {', '.join(group)}"
 
 
 def picture(root):
@@ -116,8 +203,8 @@ def main():
     if options:
         print(modes[options[0]](root))
         return
-    found = list(violations(root))
-    print("\n".join(found) or "layers: all includes are allowed")
+    found = [*violations(root), *python_violations(root)]
+    print("\n".join(found) or "layers: all includes and imports are allowed")
     sys.exit(1 if found else 0)
 
 

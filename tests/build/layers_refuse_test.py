@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/check_layers.py refuses planted includes, an unlisted header, a circle."""
+"""tools/check_layers.py refuses planted includes and imports, unlisted files, circles."""
 import pathlib
 import shutil
 import subprocess
@@ -19,7 +19,7 @@ def with_planted(path, text):
     """The checker's answer for a copy of the tree with one more line."""
     with tempfile.TemporaryDirectory() as folder:
         copy = pathlib.Path(folder)
-        for name in ("include", "src", "cli", "tools"):
+        for name in ("include", "src", "cli", "tools", "python/accelerate"):
             # Files there come and go, and may be another user's.
             without = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / name, copy / name, ignore=without)
@@ -40,8 +40,17 @@ for path, text, expected in [
     ("include/accelerate/unlisted.h", "#pragma once\n", "not listed"),
     ("tools/layers.txt", "first : second :\nsecond : first :\n",
      "first may include second, which is no row above it"),
+    ("python/accelerate/_base/trees.py", "from accelerate.state import PartialState\n",
+     "_base may not import state of _process"),
+    ("python/accelerate/_state/files.py", "def late():\n    from .._loaders import dispatch\n",
+     "_state may not import _loaders.dispatch of _loaders"),
+    ("python/accelerate/_loaders/sharding.py", "def late():\n    from . import dispatch\n",
+     "these modules import each other: _loaders.batch_indices, "),
+    ("python/accelerate/optimizer.py", "def late():\n    from accelerate import Accelerator\n",
+     "import the name from the module that defines it"),
+    ("python/accelerate/unlisted.py", "", "unlisted.py: not listed"),
 ]:
     answer = with_planted(path, text)
     assert answer.returncode == 1, f"{path}: planted line was not refused"
     assert expected in answer.stdout, answer.stdout
-print("planted includes are refused")
+print("planted includes and imports are refused")
