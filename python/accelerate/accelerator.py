@@ -7,10 +7,12 @@ import dataclasses
 import math
 import numbers
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import torch
 
@@ -18,7 +20,14 @@ from accelerate import _C
 from accelerate._base import debug as _debug
 from accelerate._base import trees as _trees
 from accelerate._base.checked_values import checked, described, whole_number
-from accelerate._checkpoint.saving import Saving
+from accelerate._checkpoint.checkpoints import (
+    context_of_model,
+    folder_to_leave,
+    names_of_plain_state,
+    whole_state,
+)
+from accelerate._checkpoint.checkpoints import save_model as _save_model
+from accelerate._checkpoint.saving import Checkpoints, log_saved_model, new_context
 from accelerate._models.compiling import compiled
 from accelerate._models.deepspeed_engine import DeepSpeedEngine
 from accelerate._models.prepared_module import (
@@ -31,8 +40,8 @@ from accelerate._models.prepared_module import (
     refuse_compiled,
     refuse_compiled_twice,
 )
-from accelerate._models.run_context import InContext
 from accelerate._placeholders import placeholders_for
+from accelerate._process.processes import Processes
 from accelerate._run import options as _options
 from accelerate._run.captured_step import CapturedStep
 from accelerate._run.configuration import (
@@ -41,11 +50,12 @@ from accelerate._run.configuration import (
     dynamo_plugin_of,
     parallelism_config_of,
 )
-from accelerate._run.observation import Observation
+from accelerate._run.observation import Trackers, profiling
+from accelerate._run.parts import PartAttribute, part_method
 from accelerate._sharding import deepspeed as _deepspeed
 from accelerate._sharding import fully_sharded as _fully_sharded
 from accelerate._state.values import SharedState
-from accelerate.errors import UsageError
+from accelerate.errors import AccelerateError, UsageError
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.parallelism_config import ParallelismConfig
 from accelerate.scheduler import AcceleratedScheduler, state_of
@@ -66,6 +76,7 @@ from accelerate.utils.dataclasses import (
     GradientAccumulationPlugin,
     KwargsHandler,
     PrecisionType,
+    ProfileKwargs,
     ProjectConfiguration,
     RNGType,
     TorchDynamoPlugin,
@@ -82,7 +93,7 @@ from accelerate.utils.other import extract_model_from_parallel
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-class Accelerator(Configuration, Observation, Saving):
+class Accelerator(Configuration, Processes):
     """Connects this process to the other processes, prepares models, optimizers, schedulers and
     loaders, and offers the collectives that loops need. The loop never names a device:
 
@@ -98,13 +109,20 @@ class Accelerator(Configuration, Observation, Saving):
     argument raises an error that names it. See docs/guide_python.md.
     """
 
-    _models = InContext("models")
-    _optimizers = InContext("optimizers")
-    _schedulers = InContext("schedulers")
-    _dataloaders = InContext("loaders")
-    _custom_objects = InContext("custom_objects")
-    _save_model_state_pre_hook = InContext("save_hooks")
-    _load_model_state_pre_hook = InContext("load_hooks")
+    # Under the original's private names, which libraries use.
+    _models = PartAttribute("_context", "models")
+    _optimizers = PartAttribute("_context", "optimizers")
+    _schedulers = PartAttribute("_context", "schedulers")
+    _dataloaders = PartAttribute("_context", "loaders")
+    _custom_objects = PartAttribute("_context", "custom_objects")
+    _save_model_state_pre_hook = PartAttribute("_context", "save_hooks")
+    _load_model_state_pre_hook = PartAttribute("_context", "load_hooks")
+
+    # Scripts also count their own steps here.
+    step = PartAttribute("_context", "step")
+    project_configuration = PartAttribute("_context", "project")
+    log_with = PartAttribute("_trackers", "log_with")
+    trackers = PartAttribute("_trackers", "trackers")
 
     def __init__(
         self,
@@ -146,7 +164,7 @@ class Accelerator(Configuration, Observation, Saving):
         _options.check_type(
             "gradient_accumulation_plugin", gradient_accumulation_plugin, GradientAccumulationPlugin
         )
-        self._keep_project(project_config, project_dir)
+        self._context = new_context(project_config, project_dir)
         precision = checked_precision(mixed_precision)
         compiling = dynamo_plugin_of(dynamo_backend, dynamo_plugin)
         parallelism_config = parallelism_config_of(parallelism_config, torch_tp_plugin)
@@ -220,12 +238,11 @@ class Accelerator(Configuration, Observation, Saving):
         self.state.accelerator = weakref.ref(self)
         self._ddp = options.ddp
         self.gradient_accumulation_steps = self._run.num_accumulation_steps
-        # Scripts disable it on devices without autocast. They also count their own steps here.
+        # Scripts disable it on devices without autocast.
         self.native_amp = self._computes_in != "no"
-        self.step = 0
-        self._keep_trackers(log_with)
+        self._trackers = Trackers(self._context, log_with)
+        self._checkpoints = Checkpoints(self._context, self._trackers.mark)
         self.flag_tensor = None
-        self._keep_saved_state()
 
     def __getattr__(self, name: str) -> Any:
         raise_of_property(self, name)
@@ -491,7 +508,7 @@ class Accelerator(Configuration, Observation, Saving):
             for opt in prepared.optimizers:
                 opt._scheduler = prepared
         self._schedulers.append(prepared)
-        self._context.states.append(self._keep("scheduler", state_of(scheduler)))
+        self._context.states.append(self._checkpoints.keep("scheduler", state_of(scheduler)))
         return prepared
 
     def prepare_data_loader(
@@ -537,10 +554,12 @@ class Accelerator(Configuration, Observation, Saving):
             kept = SharedState(
                 loader._state, loader._load_state, loader._split_state, loader._join_state
             )
-            loader._state_name = self._keep("loader", kept).name
+            loader._state_name = self._checkpoints.keep("loader", kept).name
             self._context.states += (
                 kept,
-                self._keep_state("python_loader", loader._own_state, loader._load_own_state, True),
+                self._checkpoints.keep_values(
+                    "python_loader", loader._own_state, loader._load_own_state, True
+                ),
             )
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
@@ -792,6 +811,106 @@ class Accelerator(Configuration, Observation, Saving):
     ) -> Any:
         """Each tensor padded along `dim` to the longest over all processes."""
         return operations.pad_across_processes(tensor, dim, pad_index, pad_first)
+
+    # --- saving and resuming ----------------------------------------------------------------
+
+    save = part_method("_checkpoints", Checkpoints.save)
+    register_for_checkpointing = part_method("_checkpoints", Checkpoints.register_for_checkpointing)
+    register_save_state_pre_hook = part_method(
+        "_checkpoints", Checkpoints.register_save_state_pre_hook
+    )
+    register_load_state_pre_hook = part_method(
+        "_checkpoints", Checkpoints.register_load_state_pre_hook
+    )
+    save_state = part_method("_checkpoints", Checkpoints.save_state)
+    wait_for_save = part_method("_checkpoints", Checkpoints.wait_for_save)
+    should_stop = part_method("_checkpoints", Checkpoints.should_stop)
+    load_state = part_method("_checkpoints", Checkpoints.load_state)
+
+    def get_state_dict(self, model: Any, unwrap: bool = True) -> dict[str, Any]:
+        """The module's `state_dict`; names have no prefix, even without `unwrap`. If parameters are
+        sharded, a collective that returns whole values on the main process and nothing on others.
+        With `master_weights`, returns the master weights."""
+        context = context_of_model(self._context, model)
+        if context is not None and (context.is_spread or context.weights is not None):
+            keep = self._context.is_writer or not context.is_spread
+            return whole_state(self.unwrap_model(model), context, keep)
+        return (self.unwrap_model(model) if unwrap else model).state_dict()
+
+    def save_model(
+        self,
+        model: torch.nn.Module,
+        save_directory: str | os.PathLike,
+        max_shard_size: int | str = "10GB",
+        safe_serialization: bool = True,
+    ) -> None:
+        """Writes the weights into a folder for `from_pretrained`, in files of at most
+        `max_shard_size` with an index. Runs on the main process, or once per machine. If parameters
+        are sharded, call it on all processes. No process then holds the whole model, unless its
+        `state_dict` contains anything besides its parameters and buffers, or files are pickles
+        (`safe_serialization=False`)."""
+        context = context_of_model(self._context, model)
+        is_spread = context is not None and context.is_spread
+        if context is not None and is_spread and safe_serialization:
+            module = self.unwrap_model(model)
+            names = names_of_plain_state(module)
+            if names is not None:
+                max_bytes = _C.parse_size(str(max_shard_size))
+                self._run.save_model(context, os.fspath(save_directory), max_bytes, names)
+                log_saved_model(Path(save_directory), max_shard_size, safe_serialization)
+                return
+        state = self.get_state_dict(model) if self._context.is_writer or is_spread else {}
+        if self._context.is_writer:
+            _save_model(state, Path(save_directory), max_shard_size, safe_serialization)
+        log_saved_model(Path(save_directory), max_shard_size, safe_serialization)
+
+    @property
+    def project_dir(self) -> str | None:
+        return self.project_configuration.project_dir
+
+    @property
+    def logging_dir(self) -> str | None:
+        return self.project_configuration.logging_dir
+
+    @property
+    def save_iteration(self) -> int:
+        """The number of the next automatically named checkpoint."""
+        return self.project_configuration.iteration
+
+    def save_and_leave(self, output_dir: str | os.PathLike | None = None) -> NoReturn:
+        """Saves and ends the process with an exit code that makes the launcher restart the job
+        without counting a failure. The new processes resume with `load_state("latest")`. The
+        default of `output_dir` is the next folder in `project_dir/checkpoints`."""
+        try:
+            self.wait_for_save()
+        except AccelerateError as error:
+            print(error, file=sys.stderr)  # This process may still succeed.
+        if output_dir is None:
+            output_dir = folder_to_leave(self._context)
+        self.save_state(output_dir)
+        # When the first process exits, the others are stopped.
+        self.wait_for_everyone()
+        self.end_training()
+        sys.exit(_C.EXIT_PREEMPTED)
+
+    # --- trackers and profiles --------------------------------------------------------------
+
+    init_trackers = part_method("_trackers", Trackers.init_trackers)
+    get_tracker = part_method("_trackers", Trackers.get_tracker)
+    log = part_method("_trackers", Trackers.log)
+
+    def step_times(self) -> _C.StepTimes:
+        """Where the step time of this thread went since the Accelerator was created: `sum` over
+        `num_steps` steps and the `last` ones, by part, in seconds of the host's clock. `summary()`
+        describes what limits the speed."""
+        return self._run.step_times()
+
+    def profile(
+        self, profile_handler: ProfileKwargs | None = None
+    ) -> AbstractContextManager[torch.profiler.profile]:
+        """Runs torch's profiler around the block, with this handler or that of the `Accelerator`.
+        With `output_trace_dir`, each process writes its trace there."""
+        return profiling(self.state, profile_handler or self.profile_handler or ProfileKwargs())
 
 
 def _weight(weight: Any) -> float | torch.Tensor | None:

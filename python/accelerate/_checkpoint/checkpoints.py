@@ -167,7 +167,7 @@ def folder_to_load(context: RunContext, input_dir: Any) -> Path:
     parent = folder_of_all(context)
     latest, said = context.run.latest_of_all(str(parent))
     for line in said:
-        _debug.warn(line, stacklevel=3)
+        _debug.warn(line, stacklevel=4)
     if latest is not None:
         return Path(latest)
 
@@ -392,7 +392,7 @@ def _warn_of_code(kept: ObjectState, path: Path, reason: OnlyPickled) -> None:
             f"[save_state] '{kept.name}' is saved as a pickle ({reason}). Load it with "
             "load_state(..., allow_pickle=True), or return tensors, numbers and containers from its "
             "state_dict()",
-            stacklevel=6,
+            stacklevel=7,
         )
 
 
@@ -414,8 +414,7 @@ def load_ours(
     restore_loaders: bool | None,
     load_kwargs: dict[str, Any],
     model_kwargs: dict[str, Any],
-) -> int:
-    """Returns the number of micro-batches, for `Accelerator.step`."""
+) -> None:
     if model_kwargs and context.is_sharded:
         raise UsageError(
             f"[load_state] {', '.join(model_kwargs)} has no effect on sharded models, because "
@@ -434,11 +433,11 @@ def load_ours(
     for line in context.run.load_state(str(folder), without):
         warnings.warn(line, stacklevel=4)
     together(context, lambda: [run() for run in loads])
+    context.step = _num_accumulated(context)
     places = [(loader._state_name, loader._restored_to()) for loader in loaders]
     lines = [f"{name} {place}" for name, place in places if place]
     if lines:
         get_logger("accelerate.accelerator").info(f"[load_state] {'; '.join(lines)}")
-    return _num_accumulated(context)
 
 
 def _read_own_parts(
@@ -604,8 +603,7 @@ def load_original(
     allow_pickle: bool,
     load_kwargs: dict[str, Any],
     model_kwargs: dict[str, Any],
-) -> int:
-    """Returns the number of micro-batches, for `Accelerator.step`."""
+) -> None:
     if context.is_sharded:
         raise UsageError(
             f"[load_state] {folder} has Hugging Face Accelerate's layout, which cannot be loaded into "
@@ -624,15 +622,14 @@ def load_original(
         # The error feedback of gradient compression, for steps that were not made.
         if name.startswith("engine") and "iteration" in registry.part(name):
             registry.load_part(name, {})
-    num_done = found.get("step", 0)
-    num_lost = num_done % context.run.num_accumulation_steps
+    context.step = found.get("step", 0)
+    num_lost = context.step % context.run.num_accumulation_steps
     if num_lost > 0:
         warnings.warn(
             f"[load_state] {folder} was saved after {num_lost} accumulated micro-batches but does not "
             "contain their gradients. Accumulation starts again from zero",
             stacklevel=4,
         )
-    return num_done
 
 
 def _read_original(

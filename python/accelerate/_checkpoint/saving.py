@@ -5,24 +5,21 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import torch
 from torch.utils.hooks import RemovableHandle
 
 from accelerate import _C
 from accelerate._base import debug as _debug
 from accelerate._checkpoint import checkpoints as _checkpoints
 from accelerate._models.run_context import PARTS, RunContext
-from accelerate._process.processes import Processes
 from accelerate._state import generators as _generators
 from accelerate._state.values import ObjectState
 from accelerate.checkpointing import is_original_checkpoint, log_loaded, log_saved
-from accelerate.errors import AccelerateError, UsageError
+from accelerate.errors import UsageError
 from accelerate.logging import get_logger
 from accelerate.scheduler import state_of, unprepared_schedulers
 from accelerate.utils.constants import (
@@ -37,107 +34,46 @@ from accelerate.utils.other import save
 _log = get_logger("accelerate.accelerator")
 
 
-class Saving(Processes):
-    """The part of an `Accelerator` that saves and resumes runs."""
+def new_context(
+    config: ProjectConfiguration | None, project_dir: str | os.PathLike | None
+) -> RunContext:
+    project = config or ProjectConfiguration(project_dir)
+    if project_dir is not None and project.project_dir is None:
+        project.set_directories(project_dir)
+    return RunContext(project, bool(project.save_on_each_node))
 
-    unwrap_model: Callable[..., Any]
-    end_training: Callable[[], None]
-    step: int
-    _mark: Callable[[str], None]
-    _run: _C.TrainingRun
-    _context: RunContext
 
-    def _keep_project(
-        self, config: ProjectConfiguration | None, project_dir: str | os.PathLike | None
-    ) -> None:
-        project = config or ProjectConfiguration(project_dir)
-        if project_dir is not None and project.project_dir is None:
-            project.set_directories(project_dir)
-        self._context = RunContext(project, bool(project.save_on_each_node))
+class Checkpoints:
+    """The part of an `Accelerator` that saves and resumes runs. `mark` shows that it has saved."""
 
-    def _keep_saved_state(self) -> None:
-        """Registers state with the run, whose registry does not own it."""
+    def __init__(self, context: RunContext, mark: Callable[[str], None]) -> None:
+        self._context = context
+        self._run = context.run
+        self._mark = mark
+        # Registered with the run, whose registry does not own it.
         self._generators = ObjectState(
             lambda: _generators.take(("python", "numpy")), _generators.put
         )
         self._run.state.add("python_generators", self._generators, per_rank=True)
-        self._run.state.add(PARTS, self._context.parts)
+        self._run.state.add(PARTS, context.parts)
 
-    def _keep_state(
+    def keep_values(
         self,
         kind: str,
         value: Callable[[], Any],
         put: Callable[[Any], None],
         per_rank: bool = False,
     ) -> ObjectState:
-        return self._keep(kind, ObjectState(value, put), per_rank)
+        return self.keep(kind, ObjectState(value, put), per_rank)
 
-    def _keep(self, kind: str, kept: ObjectState, per_rank: bool = False) -> ObjectState:
+    def keep(self, kind: str, kept: ObjectState, per_rank: bool = False) -> ObjectState:
         kept.name = self._run.state.add(kind, kept, per_rank)
         return kept
-
-    @property
-    def project_configuration(self) -> ProjectConfiguration:
-        return self._context.project
-
-    @project_configuration.setter
-    def project_configuration(self, value: ProjectConfiguration) -> None:
-        self._context.project = value
-
-    @property
-    def project_dir(self) -> str | None:
-        return self.project_configuration.project_dir
-
-    @property
-    def logging_dir(self) -> str | None:
-        return self.project_configuration.logging_dir
-
-    @property
-    def save_iteration(self) -> int:
-        """The number of the next automatically named checkpoint."""
-        return self.project_configuration.iteration
 
     def save(self, obj: Any, f: Any, safe_serialization: bool = False) -> None:
         """As `torch.save`, on the main process only, or with `save_on_each_node` once per machine.
         With `safe_serialization`, writes a dictionary of tensors as a safetensors file."""
         save(obj, f, self._context.saves_on_each_node, safe_serialization)
-
-    def get_state_dict(self, model: Any, unwrap: bool = True) -> dict[str, Any]:
-        """The module's `state_dict`; names have no prefix, even without `unwrap`. If parameters are
-        sharded, a collective that returns whole values on the main process and nothing on others.
-        With `master_weights`, returns the master weights."""
-        context = _checkpoints.context_of_model(self._context, model)
-        if context is not None and (context.is_spread or context.weights is not None):
-            keep = self._context.is_writer or not context.is_spread
-            return _checkpoints.whole_state(self.unwrap_model(model), context, keep)
-        return (self.unwrap_model(model) if unwrap else model).state_dict()
-
-    def save_model(
-        self,
-        model: torch.nn.Module,
-        save_directory: str | os.PathLike,
-        max_shard_size: int | str = "10GB",
-        safe_serialization: bool = True,
-    ) -> None:
-        """Writes the weights into a folder for `from_pretrained`, in files of at most
-        `max_shard_size` with an index. Runs on the main process, or once per machine. If parameters
-        are sharded, call it on all processes. No process then holds the whole model, unless its
-        `state_dict` contains anything besides its parameters and buffers, or files are pickles
-        (`safe_serialization=False`)."""
-        context = _checkpoints.context_of_model(self._context, model)
-        is_spread = context is not None and context.is_spread
-        if context is not None and is_spread and safe_serialization:
-            module = self.unwrap_model(model)
-            names = _checkpoints.names_of_plain_state(module)
-            if names is not None:
-                max_bytes = _C.parse_size(str(max_shard_size))
-                self._run.save_model(context, os.fspath(save_directory), max_bytes, names)
-                _log_saved_model(Path(save_directory), max_shard_size, safe_serialization)
-                return
-        state = self.get_state_dict(model) if self._context.is_writer or is_spread else {}
-        if self._context.is_writer:
-            _checkpoints.save_model(state, Path(save_directory), max_shard_size, safe_serialization)
-        _log_saved_model(Path(save_directory), max_shard_size, safe_serialization)
 
     def register_for_checkpointing(self, *objects: Any) -> None:
         """Also saves and loads the state of these objects, with their `state_dict` and
@@ -155,7 +91,7 @@ class Saving(Processes):
         for obj in objects:
             self._context.custom_objects.append(obj)
             self._context.custom_states.append(
-                self._keep_state("python_custom", obj.state_dict, obj.load_state_dict)
+                self.keep_values("python_custom", obj.state_dict, obj.load_state_dict)
             )
 
     def register_save_state_pre_hook(self, hook: Callable[..., None]) -> RemovableHandle:
@@ -200,7 +136,7 @@ class Saving(Processes):
         if save_model_func_kwargs:
             _debug.warn(
                 f"[save_state] {', '.join(save_model_func_kwargs)} has no effect here. Leave it out",
-                stacklevel=2,
+                stacklevel=3,
             )
         if layout is not None and asynchronous:
             raise UsageError(
@@ -223,7 +159,7 @@ class Saving(Processes):
                 self._log_saved(folder)
         else:
             _checkpoints.save_as_original(self._context, folder, safe_serialization)
-        self.project_configuration.iteration += 1
+        self._context.project.iteration += 1
         self._mark("checkpoint")
         return folder
 
@@ -264,22 +200,6 @@ class Saving(Processes):
         for at most half of `--grace_seconds`."""
         return self._run.should_stop()
 
-    def save_and_leave(self, output_dir: str | os.PathLike | None = None) -> NoReturn:
-        """Saves and ends the process with an exit code that makes the launcher restart the job
-        without counting a failure. The new processes resume with `load_state("latest")`. The
-        default of `output_dir` is the next folder in `project_dir/checkpoints`."""
-        try:
-            self.wait_for_save()
-        except AccelerateError as error:
-            print(error, file=sys.stderr)  # This process may still succeed.
-        if output_dir is None:
-            output_dir = _checkpoints.folder_to_leave(self._context)
-        self.save_state(output_dir)
-        # When the first process exits, the others are stopped.
-        self.wait_for_everyone()
-        self.end_training()
-        sys.exit(_C.EXIT_PREEMPTED)
-
     def load_state(
         self,
         input_dir: str | os.PathLike | None = None,
@@ -319,7 +239,7 @@ class Saving(Processes):
 
         if _checkpoints.together(self._context, find_layout):
             with self._unprepared_schedulers():
-                self.step = _checkpoints.load_ours(
+                _checkpoints.load_ours(
                     self._context,
                     folder,
                     allow_pickle,
@@ -329,13 +249,13 @@ class Saving(Processes):
                 )
             log_loaded("scaler" in self._run.state.names())
         else:
-            self.step = _checkpoints.load_original(
+            _checkpoints.load_original(
                 self._context, folder, allow_pickle, load_kwargs or {}, load_model_func_kwargs
             )
         _checkpoints.go_on_counting(self._context, folder)
 
 
-def _log_saved_model(folder: Path, max_shard_size: int | str, is_safe: bool) -> None:
+def log_saved_model(folder: Path, max_shard_size: int | str, is_safe: bool) -> None:
     weights, index = (
         (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME)
         if is_safe

@@ -67,6 +67,8 @@ class RunContext:
     parts: PythonParts = field(default_factory=PythonParts)
     save_hooks: OrderedDict[int, Callable] = field(default_factory=OrderedDict)
     load_hooks: OrderedDict[int, Callable] = field(default_factory=OrderedDict)
+    # `Accelerator.step`.
+    step: int = 0
     # Kinds of state that the current checkpoint does not contain.
     kinds_left_out: tuple[str, ...] = ()
 
@@ -79,16 +81,3 @@ class RunContext:
 
 def context_of_run(accelerator: Any) -> RunContext:
     return accelerator._context
-
-
-class InContext:
-    """An attribute of the `Accelerator` under the original's name, which libraries use."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __get__(self, accelerator: Any, owner: type | None = None) -> Any:
-        return self if accelerator is None else getattr(context_of_run(accelerator), self._name)
-
-    def __set__(self, accelerator: Any, value: Any) -> None:
-        setattr(context_of_run(accelerator), self._name, value)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from accelerate import _C, _debug
+from accelerate._models.run_context import RunContext
 from accelerate.state import AcceleratorState
 from accelerate.tracking import (
     LOGGER_TYPE_TO_CLASS,
@@ -19,7 +20,7 @@ from accelerate.tracking import (
     filter_trackers,
 )
 from accelerate.utils.constants import PROFILE_PATTERN_NAME
-from accelerate.utils.dataclasses import LoggerType, ProfileKwargs, ProjectConfiguration
+from accelerate.utils.dataclasses import LoggerType, ProfileKwargs
 
 
 class _Places(_C.Stateful):
@@ -36,21 +37,17 @@ class _Places(_C.Stateful):
         self._tracker.resume(state["next_step"])
 
 
-class Observation:
-    """Trackers receive values on the main process; profiles are taken on every process."""
+class Trackers:
+    """The part of an `Accelerator` that passes values to trackers, on the main process."""
 
-    state: AcceleratorState
-    project_configuration: ProjectConfiguration
-    profile_handler: ProfileKwargs | None
-    _run: _C.TrainingRun
-
-    def _keep_trackers(self, log_with: Any) -> None:
+    def __init__(self, context: RunContext, log_with: Any) -> None:
         """Selects the requested trackers that can be started."""
+        self._context = context
         self.trackers: list[GeneralTracker] = []
         # Until `init_trackers`: scripts switch tracking off by calling it without any.
         self._expects_trackers = True
         self.log_with: list[LoggerType | str | GeneralTracker] = filter_trackers(
-            log_with, self.project_configuration.logging_dir
+            log_with, self._context.project.logging_dir
         )
         if log_with is not None and not self.log_with:
             _debug.warn(
@@ -69,11 +66,11 @@ class Observation:
         for kind in self.log_with:
             # Every rank writes its step times.
             if isinstance(kind, JsonLinesTracker):
-                self._run.keep_journal(os.path.dirname(kind.path))
+                self._context.run.keep_journal(os.path.dirname(kind.path))
             elif str(kind) == JsonLinesTracker.name:
-                folder = os.path.join(str(self.project_configuration.logging_dir), project_name)
-                self._run.keep_journal(folder)
-        if not self.state.is_main_process:
+                folder = os.path.join(str(self._context.project.logging_dir), project_name)
+                self._context.run.keep_journal(folder)
+        if not self._context.state.is_main_process:
             return
         for tracker in self.trackers:
             if not any(kind is tracker for kind in self.log_with):  # Objects belong to the user.
@@ -86,7 +83,7 @@ class Observation:
             make = LOGGER_TYPE_TO_CLASS[str(kind)]
             arguments: list[Any] = [project_name]
             if make.requires_logging_directory:
-                arguments.append(self.project_configuration.logging_dir)
+                arguments.append(self._context.project.logging_dir)
             self.trackers.append(make(*arguments, **(init_kwargs or {}).get(str(kind), {})))
         for tracker in self.trackers:
             tracker.start()
@@ -96,9 +93,9 @@ class Observation:
         for tracker in self.trackers:
             if isinstance(tracker, JsonLinesTracker):
                 self._places = _Places(tracker)
-                self._run.state.add("trackers", self._places)
+                self._context.run.state.add("trackers", self._places)
 
-    def _mark(self, event: str) -> None:
+    def mark(self, event: str) -> None:
         """For trackers that show events on the time axis."""
         for tracker in self.trackers:
             if isinstance(tracker, JsonLinesTracker):
@@ -120,34 +117,25 @@ class Observation:
     def log(self, values: dict, step: int | None = None, log_kwargs: dict | None = None) -> None:
         """Passes values by name to every tracker, on the main process. `log_kwargs` maps names of
         trackers to further arguments for their `log`."""
-        if not self.state.is_main_process:
+        if not self._context.state.is_main_process:
             return
         if not self.trackers and self._expects_trackers:
             self._expects_trackers = False
             _debug.warn(
                 "[Accelerator.log] No tracker was started, so values are not logged. Pass log_with to "
                 "Accelerator, and call init_trackers() before log()",
-                stacklevel=2,
+                stacklevel=3,
             )
         for tracker in self.trackers:
             tracker.log(values, step=step, **(log_kwargs or {}).get(tracker.name, {}))
 
-    def step_times(self) -> _C.StepTimes:
-        """Where the step time of this thread went since the Accelerator was created: `sum` over
-        `num_steps` steps and the `last` ones, by part, in seconds of the host's clock. `summary()`
-        describes what limits the speed."""
-        return self._run.step_times()
 
-    @contextmanager
-    def profile(
-        self, profile_handler: ProfileKwargs | None = None
-    ) -> Iterator[torch.profiler.profile]:
-        """Runs torch's profiler around the block, with this handler or that of the `Accelerator`.
-        With `output_trace_dir`, each process writes its trace there."""
-        handler = profile_handler or self.profile_handler or ProfileKwargs()
-        with handler.build() as profiler:
-            yield profiler
-        if handler.output_trace_dir is not None:
-            os.makedirs(handler.output_trace_dir, exist_ok=True)
-            name = PROFILE_PATTERN_NAME.format(suffix=self.state.process_index)
-            profiler.export_chrome_trace(os.path.join(handler.output_trace_dir, name))
+@contextmanager
+def profiling(state: AcceleratorState, handler: ProfileKwargs) -> Iterator[torch.profiler.profile]:
+    """What `Accelerator.profile` returns."""
+    with handler.build() as profiler:
+        yield profiler
+    if handler.output_trace_dir is not None:
+        os.makedirs(handler.output_trace_dir, exist_ok=True)
+        name = PROFILE_PATTERN_NAME.format(suffix=state.process_index)
+        profiler.export_chrome_trace(os.path.join(handler.output_trace_dir, name))
