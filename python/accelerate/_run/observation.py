@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from accelerate import _C, _debug
+from accelerate import _C
+from accelerate._base import debug as _debug
 from accelerate._models.run_context import RunContext
 from accelerate.state import AcceleratorState
 from accelerate.tracking import (
