@@ -717,8 +717,8 @@ std::vector<Field> deepspeed_fields() {
       {.name = "deepspeed_config_file",
        .member = &LaunchConfig::deepspeed_config_file,
        .group = kDeepSpeed,
-       .help = "DeepSpeed configuration (a JSON file); set the options below "
-               "in that file instead",
+       .help = "DeepSpeed configuration (a JSON file). If you pass it, set the "
+               "options below in that file, not here",
        .value_name = "FILE",
        .unset_word = "auto",
        .yaml_key = "deepspeed_config.deepspeed_config_file",

@@ -22,7 +22,7 @@ PackedBatchSampler::PackedBatchSampler(
         o.num_sequences,
         " and max_length ",
         o.max_length,
-        ". max_length must be 1 to num_tokens, and num_sequences at least "
+        ". max_length must be from 1 to num_tokens, and num_sequences at least "
         "num_tokens / max_length + 1"));
   }
   for (size_t i = 0; i < lengths_.size(); ++i) {

@@ -277,7 +277,7 @@ at::Tensor swiglu(const at::Tensor& given_gate, const at::Tensor& given_up) {
         described(gate),
         " and ",
         described(up),
-        ". Both must have one floating-point type and shape"));
+        ". Both must have the same shape and the same floating-point type"));
   }
   return SwigluFunction::apply(gate, up);
 }

@@ -181,8 +181,9 @@ at::Tensor gelu_pair(
         down.sizes(),
         ", expected ",
         c10::toString(up.scalar_type()),
-        " of outputs x ",
-        up.size(0)));
+        "[outputs, ",
+        up.size(0),
+        "]"));
   }
   return shaped_as(
       GeluPairFunction::apply(as_rows(x), up, up_bias, down, is_tanh), x);

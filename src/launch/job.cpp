@@ -318,9 +318,9 @@ void Job::go_on_when_all_stopped() {
           kExitPreempted,
           str_cat(
               ending_.summary,
-              " The job can resume: launch it again (exit code ",
+              " Exit code ",
               kExitPreempted,
-              ").")};
+              ": to resume the job, launch it again.")};
     }
     end(ending_);
   } else if (state_ == State::kRestarting) {

@@ -41,7 +41,8 @@ void check_padded(const ModelInputs& padded) {
           name,
           " is on ",
           field.device(),
-          ", but pack() works on the CPU. Call it in the collate function of "
+          ", but pack() works only on the CPU. Call it in the collate function "
+          "of "
           "the loader"));
     }
     const bool is_label = &field == &padded.labels;

@@ -37,7 +37,7 @@ void ModelContext::check_join() const {
     throw UsageError(str_cat(
         "[join_uneven_inputs] The prepared ",
         type,
-        " was called with gradients, but was not passed to "
+        " was called with gradients enabled, but was not passed to "
         "join_uneven_inputs(). Pass every model that the loop trains, or call "
         "this one under no_grad"));
   }

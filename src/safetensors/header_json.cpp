@@ -73,7 +73,7 @@ void HeaderReader::fail_twice(const std::string& key) const {
       where(),
       " has ",
       shown(key),
-      " twice, so its value is ambiguous: write the file again"));
+      " twice, so its value is ambiguous; write the file again"));
 }
 
 void HeaderReader::expect(Kind got, Kind wanted) const {

@@ -111,7 +111,7 @@ class IndexReader : public JsonEvents {
           shown(key_),
           " to ",
           shown(file),
-          " instead of the name of a file in the same folder"));
+          ", which is not the name of a file in the same folder"));
     }
     const auto [at, is_new] = index_.weight_map.emplace(key_, std::move(file));
     if (!is_new) {

@@ -52,7 +52,7 @@ void check_loader(Accelerator& accelerator) {
   const auto all = std::get<0>(accelerator.gather(torch::cat(seen)).sort());
   require(
       all.equal(torch::arange(kSamples)),
-      "The ranks together do not see each sample once");
+      "Together, the ranks do not see each sample exactly once");
 }
 
 /// Fits a line; every rank takes its rows of each global batch of `data`.

@@ -74,9 +74,9 @@ Slots read_template(
   };
   if (count(Kind::kFirst) != 1 || count(Kind::kSecond) != (is_pair ? 1 : 0)) {
     part.refuse(
-        is_pair
-            ? "is not supported, because it does not use A and B once each"
-            : "is not supported, because it does not use A once, without B");
+        is_pair ? "is not supported: it must use A and B exactly once each"
+                : "is not supported: it must use A exactly once and must not "
+                  "use B");
   }
   return slots;
 }

@@ -186,7 +186,8 @@ void RankJournal::say_failure(const std::exception& error) {
           rank_.rank,
           "] ",
           printable(error.what()),
-          ". The page does not show further steps of this rank"));
+          ". The page of `accelerate watch` will show no further steps of this "
+          "rank"));
 }
 
 } // namespace accelerate

@@ -38,7 +38,7 @@ TEST(GatedKernels, RefuseWhatDoesNotFit) {
   EXPECT_THAT(
       [&] { kernels::swiglu(x, torch::zeros({2})); },
       ThrowsMessage<UsageError>(
-          HasSubstr("one floating-point type and shape")));
+          HasSubstr("the same shape and the same floating-point type")));
 }
 
 } // namespace

@@ -137,7 +137,9 @@ TEST_F(Preemption, OfTheLauncherIsItsExitCodeIfAllHaveSaved) {
   job->send(SIGTERM);
   const auto result = job->wait(kLong);
   EXPECT_EQ(result.exit_code, kExitPreempted) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("launch it again (exit code 75)"));
+  EXPECT_THAT(
+      result.err,
+      HasSubstr("Exit code 75: to resume the job, launch it again"));
   EXPECT_THAT(left(), IsEmpty());
 }
 

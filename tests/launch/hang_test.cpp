@@ -237,7 +237,7 @@ TEST(Reader, ThatLeavesDoesNotEndTheJob) {
   EXPECT_EQ(count_lines(read_file(done)), 2);
   EXPECT_THAT(
       result.err,
-      HasSubstr("cannot write standard output (the reader is gone); the job "
+      HasSubstr("cannot write to standard output (the reader is gone); the job "
                 "continues without it"));
 }
 
@@ -365,7 +365,7 @@ TEST(Disk, ThatIsFullUnderStandardOutputGivesNoZero) {
   EXPECT_EQ(result.exit_code, 74);
   EXPECT_THAT(
       result.err,
-      HasSubstr("cannot write standard output (No space left on device)"));
+      HasSubstr("cannot write to standard output (No space left on device)"));
 }
 
 TEST(Disk, WhoseFilesMayNotGrowIsAFullDisk) {
@@ -388,7 +388,7 @@ TEST(Disk, WhoseFilesMayNotGrowIsAFullDisk) {
       (folder.path() / "out").string() + "; echo $?) | cat");
   EXPECT_EQ(
       shown.out,
-      "[launch] cannot write standard output (File too large); the job "
+      "[launch] cannot write to standard output (File too large); the job "
       "continues without it\n74\n");
 }
 

@@ -379,7 +379,7 @@ def _save_pickled(kept: ObjectState, path: Path, reason: OnlyPickled) -> None:
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise UsageError(
             f"[save_state] The state of '{kept.name}' cannot be saved as values ({reason}) or as a "
-            f"pickle ({error}). Return tensors, numbers and containers from its state_dict()"
+            f"pickle ({error}). Return only tensors, numbers and containers from its state_dict()"
         ) from error
 
 
@@ -390,7 +390,7 @@ def _warn_of_code(kept: ObjectState, path: Path, reason: OnlyPickled) -> None:
     except pickle.UnpicklingError:
         _debug.warn(
             f"[save_state] '{kept.name}' is saved as a pickle ({reason}). Load it with "
-            "load_state(..., allow_pickle=True), or return tensors, numbers and containers from its "
+            "load_state(..., allow_pickle=True), or return only tensors, numbers and containers from its "
             "state_dict()",
             stacklevel=7,
         )

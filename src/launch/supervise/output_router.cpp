@@ -159,7 +159,7 @@ OutputRouter::OutputRouter(
   out_->on({resume, drained, [this](const std::string& cause) {
               if (err_) {
                 say(str_cat(
-                    "[launch] cannot write standard output (",
+                    "[launch] cannot write to standard output (",
                     cause,
                     "); the job continues without it"));
               }
