@@ -402,7 +402,7 @@ TEST(LaunchErrors, ProposeAFileOfThisFolder) {
        "-c",
        "cd " + folder.path().string() + " && " + kProgram + " launch trainer"});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("write ./trainer"));
+  EXPECT_THAT(result.err, HasSubstr("pass ./trainer"));
 }
 
 TEST(Launch, TakesTwoDashesBeforeTheProgram) {

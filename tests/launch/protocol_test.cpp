@@ -109,8 +109,7 @@ TEST(Protocol, RejectsInvalidMessages) {
       {R"({"type":"stop","signal":15,"is_to_restart":true})", "'is_request'"},
       {R"({"type":"end","exit_code":-1,"summary":""})", "'exit_code'"},
       {R"({"type":"interrupted","signal":18446744073709551615})", "'signal'"},
-      {R"({"type":"signal","signal":9})",
-       "signal 9 is not one that is forwarded"},
+      {R"({"type":"signal","signal":9})", "signal 9 is not forwarded"},
   };
   for (const auto& [payload, part] : cases) {
     EXPECT_THAT(
