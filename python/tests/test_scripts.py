@@ -198,8 +198,8 @@ def test_a_loop_that_one_rank_leaves_early_is_named(tmp_path):
     assert result.returncode == 1
     assert result.stderr.endswith(
         "MismatchError: wait_for_everyone() was called on rank 1 (script.py:11) but backward() on "
-        "rank 0 (script.py:9). Call them on every rank, in the same order; is one inside "
-        "`if accelerator.is_main_process:`, or did one rank leave a loop early?\n"
+        "rank 0 (script.py:9). Call them on every rank in the same order. Is one of them "
+        "inside `if accelerator.is_main_process:`, or did a rank leave a loop early?\n"
     ), result.stderr
     result = ranks.run(ranks.LAUNCH, tmp_path, script.replace("LAST", "False"))
     assert result.returncode == 1
@@ -207,7 +207,7 @@ def test_a_loop_that_one_rank_leaves_early_is_named(tmp_path):
     assert "[launch] Rank 0 failed with exit code 1" in result.stderr
     assert re.search(
         r"accelerate\.errors\.CommError: \[backward\] Another rank exited during collective \d+ on "
-        r"rank 0 \(script\.py:\d+\)\. Its error is above\. If there is none, it left a loop early "
+        r"rank 0 \(script\.py:\d+\)\. Its error is above\. If there is none, that rank left a loop early "
         r"\([^\n]+\)\n\Z",
         result.stderr,
     ), result.stderr

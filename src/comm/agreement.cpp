@@ -343,10 +343,10 @@ describe_mismatch(const std::vector<Alike>& all, FreeDim free, bool in_script) {
   if (!is_one_call) {
     return str_cat(
         text,
-        ". Call them on every rank, in the same order; is one inside `",
+        ". Call them on every rank in the same order. Is one of them inside `",
         in_script ? "if accelerator.is_main_process:"
                   : "if (accelerator.is_main_process())",
-        "`, or did one rank leave a loop early?");
+        "`, or did a rank leave a loop early?");
   }
   return str_cat(
       text,
@@ -402,8 +402,8 @@ Agreement agree(
     throw UsageError(str_cat(
         "[capture] ",
         operation,
-        " exchanges data between processes, which a replay of the recorded "
-        "step would leave out. Call it after the captured function"));
+        " exchanges data between processes, but a replay of the recorded step "
+        "would skip it. Call it after the captured function"));
   }
   if (group.world_size() == 1) {
     return {{sizes}, std::nullopt};

@@ -254,7 +254,7 @@ scatter(const ProcessGroup& group, const Leaves& leaves, int root) {
           shape.empty() ? "a scalar" : str_cat(shape[0], " rows"),
           ", which ",
           group.world_size(),
-          " ranks cannot share equally. Pad or cut dimension 0"));
+          " ranks cannot share equally. Pad or shorten dimension 0"));
     }
     shape[0] /= group.world_size();
     const auto device =

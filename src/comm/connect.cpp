@@ -38,7 +38,7 @@ std::string address_for_peers(
       variables::kMasterAddress,
       "='",
       environment.rendezvous.address,
-      "'; is the interface up?"));
+      "'; check that the network interface is up"));
 }
 
 /// The backend for tensors of each device, if `name` is the run's backend.

@@ -107,7 +107,7 @@ StorePtr reach_foreign_store(
   }).detach();
   if (answer.wait_for(deadline.left() + kMargin) != std::future_status::ready) {
     throw std::runtime_error(
-        "timed out: the program that listens there does not answer");
+        "timed out: the program that listens on this port does not answer");
   }
   return answer.get();
 }
@@ -164,15 +164,15 @@ StorePtr open_store(
           where,
           " did not find rank 0 within ",
           deadline.seconds(),
-          " s. Check that rank 0 runs, that the port is open and that no other "
-          "program listens there"));
+          " s. Check that rank 0 is running, that the port is open and that no "
+          "other program uses it"));
     }
     give_culprit_time();
     throw CommError(str_cat(
         where,
         " cannot connect to rank 0: ",
         cause,
-        ". Check that rank 0 still runs and that ",
+        ". Check that rank 0 is still running and that ",
         variables::kMasterAddress,
         " is an address of its machine"));
   }
@@ -215,7 +215,7 @@ Deadline await_rank_0(
       throw CommError(str_cat(
           "[connect] rank ",
           rank,
-          " waited for rank 0, which ended without creating an Accelerator. "
+          " waited for rank 0, which exited without creating an Accelerator. "
           "Create one on every rank"));
     }
     if (*main_pid == 0 && longest.left().count() == 0) {
@@ -228,18 +228,19 @@ Deadline await_rank_0(
           rendezvous.address,
           ":",
           rendezvous.port,
-          ". Check what rank 0 does"));
+          ". Check what rank 0 is doing"));
     }
     if (!is_said && deadline.left().count() == 0) {
       is_said = true;
-      std::cerr << str_cat(
-                       "[connect] rank ",
-                       rank,
-                       " has waited ",
-                       deadline.seconds(),
-                       " s for rank 0, which has not created its Accelerator "
-                       "yet; it is still running, so this rank keeps waiting\n")
-                << std::flush;
+      std::cerr
+          << str_cat(
+                 "[connect] rank ",
+                 rank,
+                 " has waited ",
+                 deadline.seconds(),
+                 " s for rank 0, which has not created its Accelerator yet; "
+                 "rank 0 is still running, so this rank keeps waiting\n")
+          << std::flush;
     }
     std::this_thread::sleep_for(kPause);
   } while (is_silent());

@@ -45,7 +45,7 @@ Addresses find_meeting_point(
         environment.starter_name(),
         " started ",
         environment.topology.world_size,
-        " processes but ",
+        " processes, but ",
         host.empty() ? variables::kMasterAddress : variables::kMasterPort,
         " is not set; set it to the machine of rank 0 (and a free port), or "
         "start with `accelerate launch`"));

@@ -83,15 +83,15 @@ void check_whole(
     throw UsageError(str_cat(
         "[",
         operation,
-        "] The whole tensor has ",
+        "] The full tensor has ",
         whole.numel(),
         " elements of ",
         whole.scalar_type(),
-        ", but the part of a rank has ",
+        ", but each rank's part has ",
         part.numel(),
         " of ",
         part.scalar_type(),
-        ". Use one dtype, and pad the whole tensor to ",
+        ". Use one dtype, and pad the full tensor to ",
         world_size,
         " equal parts"));
   }
@@ -116,7 +116,7 @@ void check_rows(
         output.scalar_type(),
         ". Use one dtype, and pass ",
         world_size,
-        " rows (one per rank) of the size of an output"));
+        " rows (one per rank), each of the size of an output"));
   }
 }
 
@@ -414,7 +414,7 @@ void ProcessGroup::Impl::fail(
       kAnotherExited,
       which,
       place.empty() ? "" : str_cat(" (", place, ')'),
-      ". Its error is above. If there is none, it left a loop early (",
+      ". Its error is above. If there is none, that rank left a loop early (",
       cause,
       ')'));
 }

@@ -52,7 +52,7 @@ void check_parts(const std::vector<std::vector<int>>& lists) {
           rank,
           " passed the ranks ",
           to_text(ranks),
-          ". Pass different ranks from 0 to ",
+          ". Pass distinct ranks from 0 to ",
           size - 1,
           " that include rank ",
           rank));

@@ -47,8 +47,8 @@ class CsvReader {
       fail(str_cat(
           "'",
           text_[at_],
-          "' follows a quoted field. Put a separator or the end of the line "
-          "there, or double a quote that belongs to the field"));
+          "' follows a quoted field. Put a separator or a line break after the "
+          "closing quote, and double each quote inside the field"));
     }
     return fields_;
   }
@@ -62,9 +62,7 @@ class CsvReader {
     const size_t first = at_;
     while (at_ < text_.size() && text_[at_] != separator_ && !at_line_end()) {
       if (text_[at_] == '"') {
-        fail(
-            "A quote is inside a field that does not begin with one. Quote the "
-            "whole field");
+        fail("A quote appears inside an unquoted field. Quote the whole field");
       }
       ++at_;
     }
@@ -76,7 +74,7 @@ class CsvReader {
       const size_t quote = text_.find('"', at_);
       if (quote == std::string_view::npos) {
         line_ = first_line_;
-        fail("The quote that begins in this record is never closed");
+        fail("A quoted field of this record is never closed");
       }
       const auto part = text_.substr(at_, quote - at_);
       line_ += static_cast<size_t>(std::count(part.begin(), part.end(), '\n'));
@@ -131,7 +129,8 @@ class CsvRows final : public TextDataset::Impl {
     CsvReader reader(file, options_.separator);
     bool at_header = options_.has_header;
     if (at_header && !reader.find_record()) {
-      file.fail(1, "The file is empty. Its first row must have column names");
+      file.fail(
+          1, "The file is empty. Its first row must contain the column names");
     }
     while (reader.find_record()) {
       const Place place{&file, reader.offset(), reader.line()};

@@ -51,8 +51,8 @@ void check(const DataLoaderOptions& options, bool is_stream) {
       "sampler and shuffle are both set. Use a RandomSampler to shuffle");
   require(
       !(options.batch_sampler && options.split_batches),
-      "split_batches does not work with a batch_sampler, whose batches vary in "
-      "size. Leave split_batches off");
+      "split_batches does not work with a batch_sampler, because its batches "
+      "may vary in size. Leave split_batches off");
   require(
       !(is_stream && (has_sampler || options.shuffle)),
       "An iterable source does not support shuffle or a sampler. Shuffle "
@@ -280,7 +280,10 @@ AnyDataLoader AnyDataLoader::placed(detail::LoaderPlace place) const {
 AnyDataLoader AnyDataLoader::skipping(int64_t num_batches) const {
   require(
       num_batches >= 0,
-      str_cat("num_batches to skip is ", num_batches, ", expected 0 or more"));
+      str_cat(
+          "The number of batches to skip is ",
+          num_batches,
+          ", expected 0 or more"));
   AnyDataLoader loader = *this;
   loader.num_skipped_ += num_batches;
   return loader;
@@ -377,8 +380,8 @@ int64_t AnyDataLoader::num_samples() const {
 int64_t AnyDataLoader::total_batch_size() const {
   require(
       !state_->options.batch_sampler,
-      "total_batch_size is not defined with a batch_sampler, whose batches "
-      "vary in size");
+      "total_batch_size is not defined with a batch_sampler, because its "
+      "batches may vary in size");
   return state_->plan(0, 0).per_rank() * state_->place.shard.world_size;
 }
 
@@ -462,7 +465,7 @@ void AnyDataLoader::State::check_state_dict(const StateDict& dict) const {
             got,
             ", but this loader has ",
             expected,
-            ". Load it into a loader over the same data"));
+            ". Load it into a loader with the same data and settings"));
   }
   const bool has_seed = dict.contains("seed");
   require(

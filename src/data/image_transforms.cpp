@@ -185,7 +185,8 @@ ImageTransform normalize(
       })) {
     throw UsageError(
         "[normalize] A mean is missing, or a deviation is not positive. Pass "
-        "one of each for every channel, or one for all");
+        "one mean and one positive deviation per channel, or one of each for "
+        "all channels");
   }
   const auto num_numbers =
       static_cast<int64_t>(std::max(mean.size(), deviation.size()));
@@ -196,7 +197,8 @@ ImageTransform normalize(
         mean.size(),
         " means and ",
         deviation.size(),
-        " deviations. Pass the same number of each, or one for all channels"));
+        " deviations. Pass the same number of each, or one of each for all "
+        "channels"));
   }
   return
       [shift = as_channels(mean), scale = as_channels(deviation), num_numbers](

@@ -90,9 +90,9 @@ WeightedRandomSampler::WeightedRandomSampler(
         num_positive,
         " positive weights, expected at least ",
         replacement ? 1 : num_samples,
-        replacement
-            ? ""
-            : " without replacement. Draw fewer samples, or with replacement"));
+        replacement ? ""
+                    : " without replacement. Draw fewer samples, or draw with "
+                      "replacement"));
   }
 }
 

@@ -122,7 +122,7 @@ namespace detail {
 size_t torch_size(std::optional<size_t> size) {
   if (!size) {
     throw UsageError(
-        "[TorchDataset] The dataset does not know its size. Use it through a "
+        "[TorchDataset] The size of the dataset is unknown. Use it through a "
         "source with `reset` and `next` instead");
   }
   return *size;

@@ -35,7 +35,7 @@ bool load_cuda_part() {
   }
   if (dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) {
     std::cerr << "[accelerate] Cannot load the CUDA library of this "
-                 "package, so GPU support is incomplete: "
+                 "package, so some GPU features do not work: "
               << dlerror() << ". Reinstall accelerate\n";
     return false;
   }

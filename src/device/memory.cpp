@@ -77,7 +77,7 @@ int64_t next_batch_size(
   if (next < 1) {
     throw UsageError(
         "[find_executable_batch_size] No executable batch size found, reached "
-        "zero. The model alone may not fit into memory");
+        "zero. The model itself may be too large for the available memory");
   }
   return next;
 }

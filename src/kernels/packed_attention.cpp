@@ -74,7 +74,7 @@ void check_tensors(
         " and values ",
         described(values),
         ". Pass tokens x heads x channels of one floating-point type, where "
-        "the number of key and value heads divides that of query heads"));
+        "the number of key and value heads divides the number of query heads"));
   }
   if (starts.dim() != 1 || starts.size(0) < 2 ||
       !at::isIntegralType(starts.scalar_type(), /*includeBool=*/false) ||

@@ -39,7 +39,7 @@ const Architecture& find_architecture(const ModelConfig& config) {
       type,
       "' is not supported. Supported: ",
       known,
-      ". docs/adding.md shows how to add one"));
+      ". docs/adding.md shows how to add a model type"));
 }
 
 const Variant& find_variant(

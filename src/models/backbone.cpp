@@ -292,8 +292,8 @@ at::Tensor LastTokenClassifier::classify(
       throw UsageError(str_cat(
           "[forward] A batch of ",
           B,
-          " sequences needs pad_token_id to find the last token of each. Set "
-          "it in the configuration"));
+          " sequences needs pad_token_id to find the last token of each "
+          "sequence. Set it in the configuration"));
     }
     return logits_BTL.select(1, -1);
   }

@@ -102,9 +102,9 @@ std::string shown(const std::vector<std::string>& names) {
 std::string shown(const LoadReport::Mismatch& mismatch) {
   return str_cat(
       mismatch.name,
-      " is ",
+      " has shape ",
       at::IntArrayRef(mismatch.in_file),
-      " in the file and ",
+      " in the file but ",
       at::IntArrayRef(mismatch.in_model),
       " in the model");
 }
@@ -128,7 +128,8 @@ std::string LoadReport::summary() const {
   std::vector<std::string> parts;
   if (!missing.empty()) {
     parts.push_back(str_cat(
-        "newly initialized, because the files lack them (train before use): ",
+        "newly initialized, because the files do not contain them (train "
+        "before use): ",
         shown(missing)));
   }
   if (!mismatched.empty()) {
@@ -260,9 +261,9 @@ FreshTensors ModelLoader::copy(
             file_of(files, match->second).path().string(),
             ": ",
             shown(model.report_.mismatched.back()),
-            ". Set ignore_mismatched_sizes to initialize it anew (for a head "
-            "with other classes), or check that config.json belongs to the "
-            "weights"));
+            ". Set ignore_mismatched_sizes to initialize a new tensor (for a "
+            "head with different classes), or check that config.json belongs "
+            "to the weights"));
       }
       continue;
     }

@@ -315,8 +315,7 @@ Schedule named_schedule(
   check(
       name,
       options.num_training_steps || !found->second.needs_training_steps,
-      "needs num_training_steps, the number of optimizer steps in the whole "
-      "training");
+      "needs num_training_steps, the total number of optimizer steps");
   if (found->second.check != nullptr) {
     found->second.check(options);
   }

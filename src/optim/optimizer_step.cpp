@@ -98,7 +98,7 @@ void OptimizerStep::wire(
           optimizer_->why_no_slices(),
           ", but each rank only has a shard of '",
           name,
-          "'. Use AdamW, or do not shard"));
+          "'. Use AdamW, or turn sharding off"));
     }
     if (!trained.is_same(parameter)) {
       replacements.push_back({name, parameter, trained});
@@ -240,9 +240,9 @@ void OptimizerStep::step(StepScalars scalars) {
   if (step_state_->is_captured()) {
     if (!optimizer_->has_all_state()) {
       throw UsageError(
-          "[capture] A parameter gets its first gradient in the recorded step, "
-          "so every replay would create its optimizer state again. Use it in "
-          "the steps before");
+          "[capture] A parameter receives its first gradient in the recorded "
+          "step, so every replay would create its optimizer state again. Use "
+          "the parameter in an earlier step");
     }
     scalars.learning_rates = device_rates_;
   }
@@ -280,7 +280,7 @@ bool OptimizerStep::did_step() const {
   if (step_state_->is_captured()) {
     throw UsageError(
         "[capture] did_step() or a scheduler's step() inside the captured "
-        "function would be left out of replays. Call it after the function");
+        "function would be skipped by replays. Call it after the function");
   }
   return is_done_ && !was_skipped() && syncs();
 }

@@ -35,8 +35,8 @@ OptimizerToSchedule::OptimizerToSchedule(torch::optim::Optimizer* optimizer)
     : optimizer_(optimizer) {
   if (optimizer == nullptr) {
     throw UsageError(
-        "[Scheduler] The optimizer is null. Pass the one whose learning rates "
-        "the scheduler sets");
+        "[Scheduler] The optimizer is null. Pass the optimizer whose learning "
+        "rates the scheduler sets");
   }
 }
 OptimizerToSchedule::OptimizerToSchedule(PreparedOptimizer optimizer)
@@ -73,7 +73,8 @@ struct Scheduler::State final : Stateful {
           groups.size(),
           " parameter groups, but had ",
           base_lrs.size(),
-          " when the scheduler was created. Add groups before that"));
+          " when the scheduler was created. Add groups before creating the "
+          "scheduler"));
     }
     Rates rates{.groups = {}, .default_lr = optimizer.defaults().get_lr()};
     for (size_t i = 0; i < groups.size(); ++i) {

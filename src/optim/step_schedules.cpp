@@ -143,7 +143,7 @@ class OneCycleRule final : public CountingRule {
             step_,
             " is past total_steps = ",
             options_.total_steps,
-            ". Set total_steps to the number of steps in all epochs"));
+            ". Set total_steps to the total number of steps in all epochs"));
     CountingRule::set_all(rates);
     restore_momentum(rates);
   }
@@ -320,8 +320,8 @@ void check_parts(const char* name, const std::vector<Schedule>& schedules) {
         name,
         str_cat(
             rule->name(),
-            " needs a metric and cannot be combined with others. Step it "
-            "separately"));
+            " needs a metric and cannot be combined with other schedules. Step "
+            "it separately"));
   }
 }
 
@@ -401,7 +401,7 @@ Schedule::Schedule(const SequentialLR& schedule)
           schedule.milestones.size(),
           " milestones for ",
           schedule.schedules.size(),
-          " schedules. Pass one milestone fewer than schedules, in rising "
+          " schedules. Pass one fewer milestone than schedules, in ascending "
           "order"));
 }
 

@@ -34,7 +34,7 @@ void check_collectives(Accelerator& accelerator) {
       "The sum over all ranks is wrong");
   require(
       accelerator.gather(own).size(0) == 2 * n,
-      "The gathered tensor does not have the values of all ranks");
+      "The gathered tensor does not contain the values of all ranks");
   accelerator.broadcast(own, static_cast<int>(n - 1));
   require(
       own[0].item<double>() == static_cast<double>(n),
@@ -104,7 +104,7 @@ void check_training(Accelerator& accelerator) {
   const auto all = accelerator.gather(together.unsqueeze(0));
   require(
       all.eq(all[0]).all().item<bool>(),
-      "The ranks ended with different parameters");
+      "The ranks finished training with different parameters");
 }
 
 } // namespace

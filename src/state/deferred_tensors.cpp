@@ -516,8 +516,8 @@ class DeferredCall {
       throw UsageError(str_cat(
           "[EmptyWeights] ",
           schema_.name(),
-          " writes to weights without values and to other tensors at once. "
-          "Use two calls"));
+          " writes to weights without values and to other tensors at the same "
+          "time. Use two calls"));
     }
     for (auto& value : drop()) {
       stack_.push_back(changed(value, [](const at::Tensor& tensor) {

@@ -24,7 +24,7 @@ void StateDict::throw_too_large(const std::string& name) {
   throw UsageError(str_cat(
       "[state_dict] '",
       name,
-      "' is an unsigned integer above 2^63 - 1, which int64 cannot hold. "
+      "' is an unsigned integer above 2^63 - 1, which does not fit into int64. "
       "Store it as a string"));
 }
 
@@ -60,7 +60,7 @@ void StateDict::set(const std::string& name, TensorSlice value) {
         name,
         "' has ",
         num_values < 0 ? "no tensor" : str_cat(num_values, " values"),
-        ", and its pieces have ",
+        ", but its pieces have ",
         num_elements(value.pieces),
         " elements"));
   }

@@ -42,7 +42,7 @@ double odd_number(const std::string& name) {
 }
 
 constexpr const char* kInstead =
-    "Convert it first (in Python you can also pass safe_serialization=False)";
+    "Convert it first (in Python, you can also pass safe_serialization=False)";
 
 constexpr const char* kSaveModel = "[save_model]";
 

@@ -230,7 +230,7 @@ TEST(Trackers, WarnAboutValuesLoggedAfterTheEnd) {
   EXPECT_THAT(
       said,
       StartsWith(
-          "[log_histogram] 'weights' and everything after it is not logged"));
+          "[log_histogram] 'weights' and all later values are not logged"));
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1);
 }
 

@@ -443,9 +443,9 @@ TEST(Mismatch, BlamesNeitherOfTwoRanks) {
                           : static_cast<void>(reduce(group, 1.0));
       }),
       Each("reduce() with sum was called on rank 1 but wait_for_everyone() on "
-           "rank 0. Call them on every rank, in the same order; is one inside "
-           "`if (accelerator.is_main_process())`, or did one rank leave a loop "
-           "early?"));
+           "rank 0. Call them on every rank in the same order. Is one of them "
+           "inside `if (accelerator.is_main_process())`, or did a rank leave a "
+           "loop early?"));
 }
 
 TEST(Mismatch, NamesTheLineOrFunctionOfTheCall) {

@@ -196,7 +196,7 @@ TEST(Connect, FailsIfRank0ExitsBeforeConnecting) {
   EXPECT_THAT(
       result.err,
       AllOf(
-          HasSubstr("rank 0, which ended without creating an Accelerator"),
+          HasSubstr("rank 0, which exited without creating an Accelerator"),
           HasSubstr("rank 0 had already finished")));
 }
 

@@ -94,7 +94,7 @@ TEST(TorchDataset, GivesSamplesOrTheDataSetsOwnBatches) {
   endless.known_size.reset();
   EXPECT_THAT(
       [&] { TorchDataset(endless).size(); },
-      ThrowsMessage<UsageError>(HasSubstr("does not know its size")));
+      ThrowsMessage<UsageError>(HasSubstr("size of the dataset is unknown")));
 }
 
 TEST(GeneratorSource, StartsAgainWithEveryEpoch) {
@@ -285,14 +285,13 @@ TEST_F(TextFile, NamesTheLineOfAMalformedCsvRow) {
       csv_says("a.csv:4: This row has 3 fields, but the first row has 2"));
   EXPECT_THAT(
       [&] { csv("a,b\n1,2\n1,\"x\ny\n"); },
-      csv_says(
-          "a.csv:3: The quote that begins in this record is never closed"));
+      csv_says("a.csv:3: A quoted field of this record is never closed"));
   EXPECT_THAT(
       [&] { csv("a\n\"x\"y\n"); },
       csv_says("a.csv:2: 'y' follows a quoted field"));
   EXPECT_THAT(
       [&] { csv("a\nx\"y\n"); },
-      csv_says("a.csv:2: A quote is inside a field"));
+      csv_says("a.csv:2: A quote appears inside an unquoted field"));
   EXPECT_THAT([&] { csv("a,a\n"); }, csv_says("Two columns are named 'a'"));
   EXPECT_THAT([&] { csv("\n"); }, csv_says("The file is empty"));
   EXPECT_THAT(

@@ -183,8 +183,8 @@ TEST(BadFolder, AHeadForOtherClassesIsRejectedOrReinitialised) {
             kTinyBert, {.num_labels = 5});
       }),
       AllOf(
-          HasSubstr("model.safetensors: classifier.bias is [2] in the file and "
-                    "[5] in the model"),
+          HasSubstr("model.safetensors: classifier.bias has shape [2] in the "
+                    "file but [5] in the model"),
           HasSubstr("Set ignore_mismatched_sizes")));
   const auto model = AutoModelForSequenceClassification::from_pretrained(
       kTinyBert,
@@ -292,8 +292,8 @@ TEST(Folder, NamesOfHeadsAndOldFilesAreMatchedAsTransformersMatchesThem) {
           HasSubstr(
               "[from_pretrained] BertForSequenceClassification from " +
               folder.path().string()),
-          HasSubstr("newly initialized, because the files lack them (train "
-                    "before use): classifier.bias, classifier.weight"),
+          HasSubstr("newly initialized, because the files do not contain them "
+                    "(train before use): classifier.bias, classifier.weight"),
           HasSubstr("in the files but not in the model: cls.classifier.bias")));
   EXPECT_THAT(
       old->load_report().missing,

@@ -188,7 +188,7 @@ TEST(StateFiles, RefuseSlicesThatDoNotFitTheirTensor) {
             "x", TensorSlice{at::zeros({3}), {4, 2}, box({2, 0}, {2, 2})});
       },
       ThrowsMessage<UsageError>(
-          HasSubstr("has 3 values, and its pieces have 4 elements")));
+          HasSubstr("has 3 values, but its pieces have 4 elements")));
 }
 
 } // namespace

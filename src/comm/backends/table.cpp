@@ -77,8 +77,8 @@ void register_backend(BackendEntry entry) {
     throw UsageError(str_cat(
         "[register_backend] The entry '",
         entry.name,
-        "' is incomplete. Set name, available, make and at least one of "
-        "devices"));
+        "' is incomplete. Set name, available and make, and at least one entry "
+        "of devices"));
   }
   Table::instance().add(std::move(entry));
 }
