@@ -810,7 +810,7 @@ TEST(Sharded, RejectsInvalidUse) {
         ThrowsMessage<UsageError>(HasSubstr("[LocalSGD]")));
     EXPECT_THAT(
         [&] { std::ignore = accelerator.join_uneven_inputs(net); },
-        ThrowsMessage<UsageError>(HasSubstr("different numbers of batches")));
+        ThrowsMessage<UsageError>(HasSubstr("different number of batches")));
     accelerator.backward(loss_of(net, group.rank(), 0));
     EXPECT_THAT(
         [&] { torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0); },
