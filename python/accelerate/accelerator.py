@@ -546,6 +546,7 @@ class Accelerator(Configuration, Processes):
         return prepared
 
     def _keep_loader(self, loader: Any) -> None:
+        # As in `prepare_data_loader`.
         from accelerate._loaders.prepared_loader import DataLoaderAdapter
 
         self._dataloaders.append(loader)
@@ -564,6 +565,7 @@ class Accelerator(Configuration, Processes):
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
         """A loader of the same data without its first batches."""
+        # As in `prepare_data_loader`.
         from accelerate.data_loader import skip_first_batches
 
         return skip_first_batches(dataloader, num_batches)

@@ -138,7 +138,7 @@ def _accept_only(name: str, value: Any, usual: Any) -> None:
 def _check_precision(mixed_precision: str) -> str:
     import torch  # noqa: F401, the compiled module needs its libraries
 
-    from . import _C
+    from . import _C  # Loads torch.
 
     precision = str(mixed_precision).lower()
     known = _C.precision_names()

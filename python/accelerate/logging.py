@@ -30,6 +30,7 @@ class MultiProcessAdapter(logging.LoggerAdapter):
         return f"[RANK {PartialState().process_index}] {msg}", kwargs
 
     def log(self, level: int, msg: Any, *args: Any, **kwargs: Any) -> None:
+        # Here, because creating a logger must not import torch.
         from accelerate.state import PartialState
 
         if PartialState._shared_state == {}:

@@ -9,7 +9,7 @@ import sys
 
 def main() -> None:
     try:
-        from accelerate import _C
+        from accelerate import _C  # Loads torch, which may fail.
 
         if sys.argv[1:] != ["--load"]:
             _C.run_selftest()

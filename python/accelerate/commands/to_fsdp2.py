@@ -91,7 +91,7 @@ def convert_config_to_fsdp2(config: dict[str, Any]) -> dict[str, Any]:
 def load_config(config_file: str) -> dict[str, Any]:
     import torch  # noqa: F401, the compiled module needs its libraries
 
-    from accelerate import _C
+    from accelerate import _C  # Loads torch.
 
     config: dict[str, Any] = json.loads(_C.read_config(config_file))
     if not config:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from accelerate import hooks as _hooks
 from accelerate._placeholders import placeholders_for
 from accelerate._state import files as _files
 from accelerate.state import AcceleratorState
@@ -408,10 +409,8 @@ def find_tied_parameters(model: torch.nn.Module, **kwargs: Any) -> list[list[str
 
 def has_offloaded_params(module: torch.nn.Module) -> bool:
     """Whether a hook moves the module's weights to its device on use."""
-    from accelerate.hooks import AlignDevicesHook
-
     hook = getattr(module, "_hf_hook", None)
-    return isinstance(hook, AlignDevicesHook) and hook.offload
+    return isinstance(hook, _hooks.AlignDevicesHook) and hook.offload
 
 
 def load_state_dict(

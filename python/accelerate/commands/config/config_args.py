@@ -58,7 +58,7 @@ def load_config_from_file(config_file: str | None) -> BaseConfig:
 def _read(path: str) -> dict[str, Any]:
     import torch  # noqa: F401, the compiled module needs its libraries
 
-    from accelerate import _C
+    from accelerate import _C  # Loads torch.
 
     document: dict[str, Any] = json.loads(_C.read_config(path))
     return document
@@ -140,7 +140,7 @@ class BaseConfig:
         """Writes YAML unless the name ends in .json. Atomic."""
         import torch  # noqa: F401, the compiled module needs its libraries
 
-        from accelerate import _C
+        from accelerate import _C  # Loads torch.
 
         _C.write_config(os.fspath(json_file), json.dumps(self.to_dict()))
 
