@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
+from accelerate import state as _state
 from accelerate._base import debug as _debug
 from accelerate._base import trees as _trees
 from accelerate._placeholders import placeholders_for
 from accelerate.errors import MismatchError, UsageError, in_one_line
-from accelerate.state import PartialState
 from accelerate.utils.dataclasses import TensorInformation
 
 # The original's name for what it only checks in debug mode.
@@ -28,7 +28,7 @@ DistributedOperationException = MismatchError
 
 
 def _group() -> Any:
-    return PartialState().group
+    return _state.PartialState().group
 
 
 def _is_alone() -> bool:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import torch
 
 from accelerate import _C
+from accelerate import state as _state
 from accelerate._placeholders import placeholders_for
 from accelerate.errors import UsageError
-from accelerate.state import PartialState
 from accelerate.utils.dataclasses import RNGType
 from accelerate.utils.operations import tell_failure
 
@@ -23,7 +23,7 @@ def set_seed(seed: int, device_specific: bool = False, deterministic: bool = Fal
     torch reject nondeterministic algorithms (docs/guide_python.md).
     """
     if device_specific:
-        seed += PartialState().process_index
+        seed += _state.PartialState().process_index
     random.seed(seed)
     try:
         import numpy
@@ -66,7 +66,7 @@ def synchronize_rng_state(
     except Exception as error:
         tell_failure(error)
         raise
-    PartialState().group.broadcast([state], "state", 0)
+    _state.PartialState().group.broadcast([state], "state", 0)
     set_state(state)
 
 
