@@ -37,7 +37,13 @@ def _refuse(reason: str) -> ImportError:
 def _load() -> ModuleType:
     spec = _engine_of(".".join(torch.__version__.split(".")[:2]))
     if spec is None or spec.loader is None:
-        supported = ", ".join(_releases()) or "no release"
+        supported = ", ".join(_releases())
+        if not supported:
+            running = ".".join(map(str, sys.version_info[:2]))
+            raise _refuse(
+                f"was installed for another version of Python, not for {running}. Use that Python, "
+                f"or install accelerate again with {sys.executable} -m pip"
+            )
         raise _refuse(
             f"supports torch {supported}, but torch {torch.__version__} is installed. Install a "
             "supported version of torch, or a different version of accelerate"

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -190,6 +191,33 @@ def test_an_unknown_torch_is_refused_in_one_line(programs):
     if torch.version.cuda:
         assert re.match(r"accelerate \S+ supports torch for CUDA \d+ or CPU, but ", said[1])
         assert "this torch is for CUDA 8.0" in said[1]
+
+
+def test_an_engine_for_another_python_is_refused_in_one_line(programs, tmp_path):
+    package = site_packages(programs) / "accelerate"
+    shutil.copytree(package, tmp_path / "accelerate", ignore=shutil.ignore_patterns("_C.*.so"))
+    code = f"""
+        import sys
+        sys.path.insert(0, {str(tmp_path)!r})
+        try:
+            from accelerate import Accelerator
+        except ImportError as error:
+            print(error)
+    """
+    said = run(programs, "python", "-c", textwrap.dedent(code))
+    assert re.match(r"accelerate \S+ was installed for another version of Python, not for 3\.", said)
+
+
+def test_programs_outside_of_the_environment_use_the_python_that_installed_them(programs, tmp_path):
+    # As with `pip install --user`: there is no python3 beside the programs.
+    away = tmp_path / "a folder/bin"
+    shutil.copytree(programs, away, ignore=shutil.ignore_patterns("python*"))
+    (tmp_path / "a folder/accelerate").symlink_to(site_packages(programs) / "accelerate")
+    (tmp_path / "train.py").write_text("import sys, torch; print('runs', sys.executable)")
+    out = run(away, "accelerate", "launch", "--cpu", "train.py", cwd=tmp_path)
+    assert f"runs {programs}/python" in out
+    assert "ok  the training library finds torch" in run(away, "accelerate", "doctor")
+    assert "Everything works" in run(away, "accelerate", "test", "--cpu")
 
 
 def small_wheel(engine: str) -> dict[str, WheelFile]:

@@ -6,8 +6,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iomanip>
 #include <memory>
 #include <sstream>
+#include <string_view>
 
 #include "base/variables.h"
 
@@ -16,6 +19,35 @@ namespace accelerate {
 std::filesystem::path own_program() {
   std::error_code ignored;
   return std::filesystem::read_symlink("/proc/self/exe", ignored);
+}
+
+std::filesystem::path selftest_program() {
+  return own_program().parent_path() / "accelerate-selftest";
+}
+
+bool is_script(const std::filesystem::path& file) {
+  char start[2] = {};
+  std::ifstream(file).read(start, sizeof(start));
+  return start[0] == '#' && start[1] == '!';
+}
+
+std::filesystem::path interpreter_of(const std::filesystem::path& script) {
+  if (!is_script(script)) {
+    return {};
+  }
+  std::ifstream lines(script);
+  std::string line;
+  std::getline(lines, line);
+  std::string interpreter = line.substr(2);
+  // If its path is long or has spaces, pip writes a line that both sh and
+  // Python accept: '''exec' "/my folder/bin/python3" "$0" "$@"
+  constexpr std::string_view kExec = "'''exec' ";
+  if (interpreter == "/bin/sh" && std::getline(lines, line) &&
+      line.starts_with(kExec)) {
+    std::istringstream words(line.substr(kExec.size()));
+    words >> std::quoted(interpreter);
+  }
+  return access(interpreter.c_str(), X_OK) == 0 ? interpreter : std::string();
 }
 
 std::string find_program(const std::string& program) {

@@ -12,6 +12,18 @@ namespace accelerate {
 /// The path of this program; empty if /proc is not mounted.
 ACCELERATE_API std::filesystem::path own_program();
 
+/// The self-check next to this program: a Python script in a Python package;
+/// missing in builds without the training library.
+ACCELERATE_API std::filesystem::path selftest_program();
+
+/// Whether the file starts with `#!`.
+ACCELERATE_API bool is_script(const std::filesystem::path& file);
+
+/// The interpreter of a script that pip wrote; empty if the file is not one, or
+/// if the interpreter is gone.
+ACCELERATE_API std::filesystem::path interpreter_of(
+    const std::filesystem::path& script);
+
 /// The path that execvp(3) runs for `program`; empty if there is none.
 ACCELERATE_API std::string find_program(const std::string& program);
 

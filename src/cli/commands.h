@@ -2,7 +2,6 @@
 // The commands of the program `accelerate`, one file each.
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -22,10 +21,6 @@ ACCELERATE_API int launch(
     const ConfigLayer& flags,
     const std::vector<std::string>& program,
     const std::string& parent_folder = {});
-
-/// The self-check program in this program's folder; missing in builds without
-/// the training library.
-ACCELERATE_API std::filesystem::path selftest_program();
 
 /// `accelerate` without a command: shows this machine, and what to try.
 ACCELERATE_API void print_overview();

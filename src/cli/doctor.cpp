@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <limits>
 #include <memory>
@@ -14,11 +13,14 @@
 #include "accelerate/error.h"
 #include "accelerate/process.h"
 #include "base/programs.h"
+#include "base/str.h"
 #include "cli/commands.h"
 #include "cli/help.h"
+#include "cli/python_packages.h"
 #include "config/flags.h"
 #include "config/resolve.h"
 #include "launch/machines/diagnosis.h"
+#include "launch/plan/plan.h"
 #include "launch/plan/shell_quote.h"
 #include "launch/supervise/process_tree.h"
 #include "observe/job_socket.h"
@@ -48,21 +50,22 @@ bool print_places(int job) {
 }
 
 /// Whether the training library can be loaded. In a Python package the
-/// self-check is a script, whose last line describes the problem.
+/// self-check is a script, whose last line describes the problem. It runs with
+/// the Python that `launch` uses for scripts.
 Finding look_at_training_library(const std::filesystem::path& selftest) {
-  std::string first_line;
-  std::getline(std::ifstream(selftest), first_line);
-  if (first_line.rfind("#!", 0) != 0) {
+  if (!is_script(selftest)) {
     return look_at_libraries(selftest);
   }
-  const auto said =
-      output_of(shell_quoted(selftest.string()) + " --load 2>&1 | tail -n 1");
+  const std::string python = find_python();
+  const auto said = first_line_of(
+      shell_quoted(python) + " " + shell_quoted(selftest.string()) +
+      " --load 2>&1 | tail -n 1");
   return said.empty()
              ? Finding{Verdict::kGood, "the training library finds torch"}
              : Finding{
                    Verdict::kBad,
-                   said,
-                   "run `pip check` in the environment of this program"};
+                   str_cat(said, " (with ", python, ")"),
+                   str_cat("run `", python, " -m pip check` for details")};
 }
 
 } // namespace

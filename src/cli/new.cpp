@@ -96,11 +96,17 @@ void make_project(const NewProject& project) {
       print_step("pip install tqdm", "optional: shows a progress bar");
     }
   } else {
+    const bool has_library = has_cmake_package();
     print_step(
         "cmake -B build " +
-            shell_quoted("-DCMAKE_PREFIX_PATH=" + installed_prefix().string()) +
+            shell_quoted(
+                "-DCMAKE_PREFIX_PATH=" +
+                (has_library ? installed_prefix().string() : "LIBRARY")) +
             " && cmake --build build",
-        "build it");
+        has_library
+            ? "build it"
+            : "build it; LIBRARY is the folder where you installed the C++ "
+              "library, which this Python package does not include");
   }
   const std::string program = is_python ? "train.py" : "build/train";
   print_step(

@@ -3,6 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <iostream>
+#include <string>
+#include <vector>
 
 #include "accelerate/error.h"
 #include "base/programs.h"
@@ -10,11 +12,12 @@
 #include "cli/commands.h"
 #include "cli/help.h"
 #include "config/flags.h"
+#include "launch/plan/plan.h"
 
 namespace accelerate {
 namespace {
 
-std::filesystem::path find_selftest() {
+std::vector<std::string> selftest_command() {
   const auto program = selftest_program();
   if (!std::filesystem::exists(program)) {
     throw ConfigError(str_cat(
@@ -23,14 +26,13 @@ std::filesystem::path find_selftest() {
         " is missing. Install a build with the training library "
         "(ACCELERATE_WITH_TORCH=ON)"));
   }
-  return program;
+  // With the Python that `launch` uses for scripts.
+  return is_script(program)
+             ? std::vector<std::string>{find_python(), "-u", program}
+             : std::vector<std::string>{program};
 }
 
 } // namespace
-
-std::filesystem::path selftest_program() {
-  return own_program().parent_path() / "accelerate-selftest";
-}
 
 void add_test_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
@@ -38,7 +40,7 @@ void add_test_command(CLI::App& app, int& exit_code) {
   command->group(kTrainCommands);
   const auto flags = add_launch_flags(*command);
   command->callback([flags, &exit_code] {
-    exit_code = launch(*flags, {find_selftest()});
+    exit_code = launch(*flags, selftest_command());
     std::cout
         << (exit_code == 0 ? "Everything works: you are ready to train.\n"
                            : "The self-check failed. Run `accelerate doctor` "

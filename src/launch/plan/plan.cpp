@@ -26,16 +26,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string find_python() {
-  const auto folder = own_program().parent_path();
-  for (const char* name : {"python3", "python"}) {
-    if (!folder.empty() && access((folder / name).c_str(), X_OK) == 0) {
-      return folder / name;
-    }
-  }
-  return "python3";
-}
-
 std::vector<std::string> command_of(
     const LaunchConfig& config,
     const std::vector<std::string>& program,
@@ -200,6 +190,17 @@ std::string note_on_hidden_output(const LaunchPlan& plan) {
   return {};
 }
 
+std::string find_python() {
+  const auto folder = own_program().parent_path();
+  for (const char* name : {"python3", "python"}) {
+    if (!folder.empty() && access((folder / name).c_str(), X_OK) == 0) {
+      return folder / name;
+    }
+  }
+  const auto installing = interpreter_of(selftest_program());
+  return installing.empty() ? "python3" : installing.string();
+}
+
 MachineFacts read_machine_facts(
     const LaunchConfig& config,
     const EnvLookup& env) {
@@ -207,7 +208,7 @@ MachineFacts read_machine_facts(
   facts.python = find_python();
   facts.numa_nodes = numa_nodes();
   if (config.cpu) {
-    facts.gpu_problem = "--cpu was given";
+    facts.gpu_problem = "--cpu or use_cpu is set";
     return facts;
   }
   auto usable = usable_gpus(gpu_kinds(), env, config.gpu_ids);

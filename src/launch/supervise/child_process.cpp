@@ -140,15 +140,15 @@ std::string hint_for(const std::string& program, int cause) {
   namespace fs = std::filesystem;
   std::error_code ignored;
   const bool is_path = program.find('/') != std::string::npos;
+  if (fs::is_directory(program, ignored)) {
+    return "it is a folder; pass a program or a .py file";
+  }
   if (cause == ENOENT && !is_path && fs::exists(program, ignored)) {
     return str_cat(
         "to run the file in the current folder, pass ./", printable(program));
   }
   if (cause == ENOENT && is_path && fs::exists(program, ignored)) {
     return "the interpreter named in its first line does not exist";
-  }
-  if (cause == EACCES && fs::is_directory(program, ignored)) {
-    return "it is a folder; pass a program or a .py file";
   }
   if (cause == EACCES && fs::exists(program, ignored) &&
       !fs::is_regular_file(program, ignored)) {
