@@ -4,7 +4,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <ranges>
 
 #include "accelerate/error.h"
 #include "base/str.h"
@@ -93,55 +92,11 @@ bool ParallelEngine::is_outdated() const {
   return std::ranges::any_of(forward_, &ForwardLayer::is_outdated);
 }
 
-void ParallelEngine::before_forward() {
-  for (auto* layer : forward_) {
-    layer->before_forward();
-  }
-}
-
 bool ParallelEngine::wants_outputs() const {
   return std::ranges::any_of(forward_, &ForwardLayer::wants_outputs);
 }
 
-void ParallelEngine::after_forward(std::span<at::Tensor* const> outputs) {
-  for (auto* layer : forward_ | std::views::reverse) {
-    layer->after_forward(outputs);
-  }
-}
-
-void ParallelEngine::abandon_forward() {
-  for (auto* layer : forward_ | std::views::reverse) {
-    layer->abandon_forward();
-  }
-}
-
-void ParallelEngine::set_buffers(
-    const std::vector<std::string>& names,
-    const std::vector<at::Tensor>& buffers) {
-  for (auto* layer : forward_) {
-    layer->set_buffers(names, buffers);
-  }
-}
-
 // --- backward ---------------------------------------------------------------
-void ParallelEngine::before_backward() {
-  for (auto* layer : backward_) {
-    layer->before_backward();
-  }
-}
-
-void ParallelEngine::after_backward() {
-  for (auto* layer : backward_ | std::views::reverse) {
-    layer->after_backward();
-  }
-}
-
-void ParallelEngine::abandon_backward() {
-  for (auto* layer : backward_ | std::views::reverse) {
-    layer->abandon_backward();
-  }
-}
-
 void ParallelEngine::await_another_backward() {
   if (exchange_ != nullptr) {
     exchange_->await_another_backward();
@@ -209,20 +164,6 @@ std::vector<at::Tensor> ParallelEngine::kept_gradients(
   return {};
 }
 
-void ParallelEngine::scale_kept_gradients(const at::Tensor& factor) {
-  for (auto* layer : gradient_) {
-    layer->scale_kept_gradients(factor);
-  }
-}
-
-void ParallelEngine::zero_gradients(
-    const std::vector<at::Tensor>& parameters,
-    Zeroing how) {
-  for (auto* layer : gradient_) {
-    layer->zero_gradients(parameters, how);
-  }
-}
-
 StateValue ParallelEngine::saved_gradient(const at::Tensor& parameter) const {
   std::optional<StateValue> value;
   for (size_t i = 0; !value && i < gradient_.size(); ++i) {
@@ -273,12 +214,6 @@ void ParallelEngine::load_gradient(
 }
 
 // --- step -------------------------------------------------------------------
-void ParallelEngine::before_step() {
-  for (auto* layer : update_) {
-    layer->before_step();
-  }
-}
-
 const ReducedCopies* ParallelEngine::lend_copies(bool takes) {
   const ReducedCopies* lent = nullptr;
   for (auto* layer : update_) {
@@ -286,18 +221,6 @@ const ReducedCopies* ParallelEngine::lend_copies(bool takes) {
     lent = lent == nullptr ? copies : lent;
   }
   return lent;
-}
-
-void ParallelEngine::after_step(bool did_step) {
-  for (auto* layer : update_ | std::views::reverse) {
-    layer->after_step(did_step);
-  }
-}
-
-void ParallelEngine::abandon_step() {
-  for (auto* layer : update_ | std::views::reverse) {
-    layer->abandon_step();
-  }
 }
 
 // --- capture ----------------------------------------------------------------
@@ -308,12 +231,6 @@ std::string ParallelEngine::why_not_to_record() const {
     }
   }
   return {};
-}
-
-void ParallelEngine::prepare_recording() {
-  for (auto* layer : capture_) {
-    layer->prepare_recording();
-  }
 }
 
 bool ParallelEngine::is_settled() const {
@@ -330,12 +247,6 @@ size_t ParallelEngine::num_layouts() const {
 
 bool ParallelEngine::shares_buffers_next() const {
   return std::ranges::any_of(capture_, &CaptureLayer::shares_buffers_next);
-}
-
-void ParallelEngine::set_shares_buffers_next(bool shares) {
-  for (auto* layer : capture_) {
-    layer->set_shares_buffers_next(shares);
-  }
 }
 
 // --- where parameters are ---------------------------------------------------
@@ -439,6 +350,7 @@ void ParallelEngine::load(
   const auto* whole = std::get_if<at::Tensor>(&value);
   const auto* slice = std::get_if<TensorSlice>(&value);
   at::Tensor held;
+  first_to_last<&StateLayer::before_load>(state_);
   if (slice != nullptr && place.pieces) {
     load_slice(place, *slice);
   } else if (whole == nullptr || whole->sizes() != place.whole) {
@@ -454,15 +366,7 @@ void ParallelEngine::load(
             ? elements_at(*whole, *place.pieces).view(place.trained.sizes())
             : held);
   }
-  for (auto* layer : state_) {
-    layer->take_loaded(place.parameter, held);
-  }
-}
-
-void ParallelEngine::after_load() {
-  for (auto* layer : state_) {
-    layer->after_load();
-  }
+  first_to_last<&StateLayer::take_loaded>(state_, place.parameter, held);
 }
 
 /// Collective over the ranks that hold the other parts.
@@ -542,12 +446,6 @@ StateDict ParallelEngine::state_dict() const {
     }
   }
   return state;
-}
-
-void ParallelEngine::load_state_dict(const StateDict& state) {
-  for (auto* layer : state_) {
-    layer->load_state_dict(state);
-  }
 }
 
 } // namespace accelerate

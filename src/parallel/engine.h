@@ -38,18 +38,32 @@ class ACCELERATE_API ParallelEngine final
 
   // --- forward --------------------------------------------------------------
   bool is_outdated() const;
-  void before_forward();
+  void before_forward() {
+    first_to_last<&ForwardLayer::before_forward>(forward_);
+  }
   bool wants_outputs() const;
-  void after_forward(std::span<at::Tensor* const> outputs);
-  void abandon_forward();
+  void after_forward(std::span<at::Tensor* const> outputs) {
+    last_to_first<&ForwardLayer::after_forward>(forward_, outputs);
+  }
+  void abandon_forward() {
+    last_to_first<&ForwardLayer::abandon_forward>(forward_);
+  }
   void set_buffers(
       const std::vector<std::string>& names,
-      const std::vector<at::Tensor>& buffers);
+      const std::vector<at::Tensor>& buffers) {
+    first_to_last<&ForwardLayer::set_buffers>(forward_, names, buffers);
+  }
 
   // --- backward -------------------------------------------------------------
-  void before_backward();
-  void after_backward();
-  void abandon_backward();
+  void before_backward() {
+    first_to_last<&BackwardLayer::before_backward>(backward_);
+  }
+  void after_backward() {
+    last_to_first<&BackwardLayer::after_backward>(backward_);
+  }
+  void abandon_backward() {
+    last_to_first<&BackwardLayer::abandon_backward>(backward_);
+  }
   void await_another_backward();
   GradientArrival arrival() const;
   void set_sync(bool sync);
@@ -73,24 +87,34 @@ class ACCELERATE_API ParallelEngine final
       const at::Tensor& factor);
   std::vector<at::Tensor> kept_gradients(
       const std::vector<at::Tensor>& parameters);
-  void scale_kept_gradients(const at::Tensor& factor);
-  void zero_gradients(const std::vector<at::Tensor>& parameters, Zeroing how);
+  void scale_kept_gradients(const at::Tensor& factor) {
+    first_to_last<&GradientLayer::scale_kept_gradients>(gradient_, factor);
+  }
+  void zero_gradients(const std::vector<at::Tensor>& parameters, Zeroing how) {
+    first_to_last<&GradientLayer::zero_gradients>(gradient_, parameters, how);
+  }
   StateValue saved_gradient(const at::Tensor& parameter) const;
   void load_gradient(const at::Tensor& parameter, const StateValue& value);
 
   // --- step -----------------------------------------------------------------
-  void before_step();
+  void before_step() { first_to_last<&UpdateLayer::before_step>(update_); }
   const ReducedCopies* lend_copies(bool takes);
-  void after_step(bool did_step);
-  void abandon_step();
+  void after_step(bool did_step) {
+    last_to_first<&UpdateLayer::after_step>(update_, did_step);
+  }
+  void abandon_step() { last_to_first<&UpdateLayer::abandon_step>(update_); }
 
   // --- capture --------------------------------------------------------------
   std::string why_not_to_record() const;
-  void prepare_recording();
+  void prepare_recording() {
+    first_to_last<&CaptureLayer::prepare_recording>(capture_);
+  }
   bool is_settled() const;
   size_t num_layouts() const;
   bool shares_buffers_next() const;
-  void set_shares_buffers_next(bool shares);
+  void set_shares_buffers_next(bool shares) {
+    first_to_last<&CaptureLayer::set_shares_buffers_next>(capture_, shares);
+  }
 
   // --- where parameters are -------------------------------------------------
   /// What an optimizer trains in place of `parameter`, which may be the
@@ -118,7 +142,7 @@ class ACCELERATE_API ParallelEngine final
   /// Loads such a value; the whole tensor if a different number of ranks saved
   /// slices of it. Throws `UsageError` if it does not fit.
   void load(const at::Tensor& parameter, const StateValue& value);
-  void after_load();
+  void after_load() { first_to_last<&StateLayer::after_load>(state_); }
   /// If `saved` returns slices or tensors other than the model's: passes the
   /// whole value of each parameter to `take` on ranks that `keep` them, a few
   /// at a time. Collective if there are slices.
@@ -127,9 +151,28 @@ class ACCELERATE_API ParallelEngine final
   /// All of them in the order of the model; empty if nothing was passed.
   std::vector<at::Tensor> whole_parameters(bool keep);
   StateDict state_dict() const override;
-  void load_state_dict(const StateDict& state) override;
+  void load_state_dict(const StateDict& state) override {
+    first_to_last<&StateLayer::load_state_dict>(state_, state);
+  }
 
  private:
+  template <auto callback, class Interface, class... Arguments>
+  static void first_to_last(
+      const std::vector<Interface*>& layers,
+      const Arguments&... arguments) {
+    for (auto* layer : layers) {
+      (layer->*callback)(arguments...);
+    }
+  }
+  template <auto callback, class Interface, class... Arguments>
+  static void last_to_first(
+      const std::vector<Interface*>& layers,
+      const Arguments&... arguments) {
+    for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer) {
+      ((*layer)->*callback)(arguments...);
+    }
+  }
+
   /// A parameter that is not trained as a whole by itself.
   struct Place {
     at::Tensor parameter;

@@ -245,6 +245,9 @@ class ACCELERATE_API StateLayer : public virtual Layer {
   virtual at::Tensor whole_value(const at::Tensor& /*parameter*/) const {
     return {};
   }
+  /// Values of parameters are about to be loaded: nothing may still be reading
+  /// the current ones.
+  virtual void before_load() {}
   /// What is trained for the parameter has a loaded value: updates what the
   /// model computes with. `whole` is the value of the parameter; undefined if
   /// this rank received only its slice.

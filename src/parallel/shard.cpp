@@ -168,13 +168,10 @@ class ShardLayer final : public ForwardLayer,
     return has_whole ? model_.whole_of(slice) : at::Tensor();
   }
 
+  void before_load() override { gathers_.release_all(); }
   void take_loaded(const at::Tensor& parameter, const at::Tensor& whole)
       override {
-    if (!model_.holds(parameter)) {
-      return;
-    }
-    gathers_.release_all();
-    if (model_.is_gathered()) {
+    if (!model_.holds(parameter) || model_.is_gathered()) {
       return;
     }
     if (whole.defined()) {
