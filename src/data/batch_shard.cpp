@@ -71,7 +71,7 @@ void check_done(const char* where, int64_t num_done, int64_t num_units) {
         where,
         "] The saved state is at position ",
         num_done,
-        ", but an epoch has ",
+        ", but an epoch ends at position ",
         num_units,
         ". Load a state that was saved with the same dataset"));
   }

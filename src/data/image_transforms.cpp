@@ -184,7 +184,8 @@ ImageTransform normalize(
         return !(number > 0);
       })) {
     throw UsageError(
-        "[normalize] A mean is missing, or a deviation is not positive. Pass "
+        "[normalize] A mean or deviation is missing, or a deviation is not "
+        "positive. Pass "
         "one mean and one positive deviation per channel, or one of each for "
         "all channels");
   }

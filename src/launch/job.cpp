@@ -341,7 +341,7 @@ void Job::wait_for_machines() {
   }
   const std::string limit = str_cat(options_.return_limit.count(), " s");
   say_(str_cat(
-      "[launch] waiting ",
+      "[launch] waiting up to ",
       limit,
       " for machines: ",
       num_here(),

@@ -183,7 +183,8 @@ JoinGuard::JoinGuard(
     throw UsageError(str_cat(
         "[join_uneven_inputs] ",
         engines.empty() ? "No model was passed" : "A model was passed twice",
-        ". Pass each prepared model that the loop trains exactly once"));
+        ". Pass each prepared model that the loop trains, and pass it only "
+        "once"));
   }
   for (auto* engine : engines) {
     engines_.push_back(engine->shared_from_this());

@@ -616,7 +616,8 @@ const DeferredContext& context_of(const at::Tensor& tensor) {
   const auto* context = deferred_context(tensor);
   if (context == nullptr) {
     throw UsageError(
-        "[EmptyWeights] The tensor was not created under an EmptyWeights");
+        "[EmptyWeights] The tensor was not created while an EmptyWeights "
+        "existed");
   }
   return *context;
 }

@@ -109,9 +109,9 @@ size_t ByteReader::count() {
     throw CommError(str_cat(
         "[tree bytes] The message has ",
         small_end_ - small_,
-        " bytes left, but its count is ",
+        " bytes left, which is too few for ",
         number,
-        ". Use the same type on both ranks"));
+        " items. Use the same type on both ranks"));
   }
   return number;
 }

@@ -335,8 +335,8 @@ class PlacedLoader(DataLoader):
                     f"{how}. Prepare it with the same use_seedable_sampler"
                 )
             _debug.warn(
-                f"[load_state] The checkpoint has the position {position} of a loader, but this "
-                f"one shuffles {how}, so its order is not restored. Prepare it with the same "
+                f"[load_state] The saved position of a loader is {position}, but this loader "
+                f"shuffles {how}, so its order is not restored. Prepare it with the same "
                 "use_seedable_sampler",
                 stacklevel=2,
             )

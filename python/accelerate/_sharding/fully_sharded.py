@@ -225,8 +225,8 @@ def whole_of(plugin: FullyShardedDataParallelPlugin | None, model: torch.nn.Modu
             pattern = re.compile(ignored)
         except re.error as error:
             raise UsageError(
-                f"[FSDP] ignored_modules is {ignored!r}, which is not a regular expression of "
-                f"module names: {error}"
+                f"[FSDP] ignored_modules is {ignored!r}, which is not a valid regular "
+                f"expression for module names: {error}"
             ) from None
         found = [part for name, part in model.named_modules() if pattern.fullmatch(name)]
     else:

@@ -244,7 +244,11 @@ Finding judge_clock(const std::string& host, double seconds) {
   constexpr double kTolerable = 1.0;
   const auto rounded = std::round(seconds * 10) / 10;
   const std::string what = str_cat(
-      "the clock of ", host, " is ", rounded, " s ahead of this machine's");
+      "the clock of ",
+      host,
+      " is ",
+      std::abs(rounded),
+      rounded < 0 ? " s behind this machine's" : " s ahead of this machine's");
   if (std::abs(seconds) > kTolerable) {
     return {
         Verdict::kDoubtful,
