@@ -293,8 +293,8 @@ class Accelerator(Configuration, Processes):
         with ExitStack() as last_first:
             last_first.callback(self.state.destroy_process_group)
             last_first.callback(self.wait_for_save)
-            last_first.callback(self._run.say_step_times)
-            last_first.callback(self._run.end_journal)
+            last_first.callback(self._run.report.say_step_times)
+            last_first.callback(self._run.report.end_journal)
             for tracker in reversed(self.trackers):
                 last_first.callback(tracker.finish)
 
@@ -777,19 +777,20 @@ class Accelerator(Configuration, Processes):
         for tensor in tensors:
             if tensor.dim() > 0 and tensor.numel() > 1:
                 self._warn_of_repeats(len(tensor))
-        return _trees.with_tensors(input_data, self._run.gather_real(tensors, structure))
+        real = self._run.batch_rows.gather_real(tensors, structure)
+        return _trees.with_tensors(input_data, real)
 
     def _real(self, values: Any) -> Any:
         """The values that are not repeats, out of one per sample."""
         if isinstance(values, torch.Tensor):
-            return self._run.real_rows(values)
+            return self._run.batch_rows.real_rows(values)
         if getattr(values, "ndim", 1) == 0:
             return values
         size = len(values)
         if size > 1:
             self._warn_of_repeats(size)
-        num_real = self._run.num_real(size)
-        num_of_copies = self._run.num_real(size, are_copies=True)
+        num_real = self._run.batch_rows.num_real(size)
+        num_of_copies = self._run.batch_rows.num_real(size, are_copies=True)
         if num_of_copies != num_real and _are_copies(values):
             num_real = num_of_copies
         return values if num_real == size else values[:num_real]
@@ -797,7 +798,9 @@ class Accelerator(Configuration, Processes):
     def _warn_of_repeats(self, num_rows: int) -> None:
         """Warns if it is unknown which of these rows belong to repeated samples; once per run,
         because the number of rows may differ in every epoch."""
-        problem = None if self._has_warned_of_repeats else self._run.mixed_repeats(num_rows)
+        if self._has_warned_of_repeats:
+            return
+        problem = self._run.batch_rows.mixed_repeats(num_rows)
         if problem is not None:
             _debug.warn(
                 f"[gather_for_metrics] Repeated samples are gathered too: {problem}", stacklevel=3
@@ -858,7 +861,7 @@ class Accelerator(Configuration, Processes):
             names = names_of_plain_state(module)
             if names is not None:
                 max_bytes = _C.parse_size(str(max_shard_size))
-                self._run.save_model(context, os.fspath(save_directory), max_bytes, names)
+                self._run.checkpoints.save_model(context, os.fspath(save_directory), max_bytes, names)
                 log_saved_model(Path(save_directory), max_shard_size, safe_serialization)
                 return
         state = self.get_state_dict(model) if self._context.is_writer or is_spread else {}
@@ -905,7 +908,7 @@ class Accelerator(Configuration, Processes):
         """Where the step time of this thread went since the Accelerator was created: `sum` over
         `num_steps` steps and the `last` ones, by part, in seconds of the host's clock. `summary()`
         describes what limits the speed."""
-        return self._run.step_times()
+        return self._run.report.step_times()
 
     def profile(
         self, profile_handler: ProfileKwargs | None = None

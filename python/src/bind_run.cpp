@@ -12,18 +12,6 @@ namespace accelerate::python {
 namespace {
 
 namespace py = pybind11;
-using Tensors = std::vector<at::Tensor>;
-
-/// By the name of its Python class; null without one.
-std::exception_ptr exception_of(
-    const std::string& kind,
-    const std::string& text) {
-  return kind.empty()            ? nullptr
-         : kind == "UsageError"  ? std::make_exception_ptr(UsageError(text))
-         : kind == "ConfigError" ? std::make_exception_ptr(ConfigError(text))
-         : kind == "DataError"   ? std::make_exception_ptr(DataError(text))
-                                 : std::make_exception_ptr(SystemError(text));
-}
 
 void bind_options(py::module_& module) {
   py::class_<PowerSgdOptions>(module, "PowerSgdOptions")
@@ -306,97 +294,19 @@ void bind_run(py::module_& module) {
           [](const TrainingRun& run) {
             return run.mesh().size(MeshDimension::kData);
           })
-      .def(
-          "save_state",
-          [](TrainingRun& run,
-             const std::string& folder,
-             const std::optional<py::function>& write_extra,
-             bool asynchronous,
-             std::optional<std::int64_t> total_limit,
-             bool is_of_all) {
-            TrainingRun::SaveWith with;
-            with.is_of_all = is_of_all;
-            with.asynchronous = asynchronous;
-            with.total_limit = total_limit;
-            if (write_extra) {
-              with.extra = [&](const std::filesystem::path& stage) {
-                const py::gil_scoped_acquire gil;
-                auto [left_out, files] = (*write_extra)(stage.string())
-                                             .cast<std::pair<
-                                                 std::set<std::string>,
-                                                 std::set<std::string>>>();
-                return TrainingRun::SaveWith::Extra{
-                    std::move(left_out), std::move(files)};
-              };
-            }
-            const py::gil_scoped_release no_gil;
-            run.save_state(folder, with);
-          },
-          py::arg("folder"),
-          py::arg("write_extra") = py::none(),
-          py::arg("asynchronous") = false,
-          py::arg("total_limit") = py::none(),
-          py::arg("is_of_all") = false)
-      .def("wait_for_save", &TrainingRun::wait_for_save, release)
-      .def(
-          "wait_for_saves_of_all", &TrainingRun::wait_for_saves_of_all, release)
-      .def_property_readonly("job", &TrainingRun::job)
-      .def(
-          "latest_of_all",
-          [](const TrainingRun& run, const std::string& parent) {
-            std::vector<std::string> said;
-            const auto found = run.latest_of_all(
-                parent, [&](const std::string& what) { said.push_back(what); });
-            return std::pair(
-                found ? std::optional(found->string()) : std::nullopt, said);
-          },
-          py::arg("parent"),
-          release)
-      .def(
-          "fail_load_together",
-          [](const TrainingRun& run,
-             const std::string& kind,
-             const std::string& text) {
-            run.fail_load_together(exception_of(kind, text));
-          },
-          py::arg("kind"),
-          py::arg("text"),
-          release)
-      .def(
-          "save_model",
-          [](const TrainingRun& run,
-             const ModelContext& model,
-             const std::string& folder,
-             std::uint64_t max_shard_bytes,
-             const std::vector<std::string>& order) {
-            run.save_model(
-                model, folder, {.max_shard_bytes = max_shard_bytes}, order);
-          },
-          py::arg("model"),
-          py::arg("folder"),
-          py::arg("max_shard_bytes"),
-          py::arg("order"),
-          release)
-      .def("step_times", &TrainingRun::step_times)
-      .def("say_step_times", &TrainingRun::say_step_times)
-      .def(
-          "keep_journal",
-          [](TrainingRun& run, const std::string& folder) {
-            run.keep_journal(folder);
-          },
-          py::arg("folder"))
-      .def("end_journal", &TrainingRun::end_journal)
+      .def_property_readonly(
+          "checkpoints",
+          py::overload_cast<>(&TrainingRun::checkpoints),
+          py::return_value_policy::reference_internal)
+      .def_property_readonly(
+          "report",
+          py::overload_cast<>(&TrainingRun::report),
+          py::return_value_policy::reference_internal)
+      .def_property_readonly(
+          "batch_rows",
+          &TrainingRun::batch_rows,
+          py::return_value_policy::reference_internal)
       .def("should_stop", &TrainingRun::should_stop, release)
-      .def(
-          "load_state",
-          [](TrainingRun& run,
-             const std::string& folder,
-             const std::set<std::string>& without) {
-            return run.load_state(folder, without);
-          },
-          py::arg("folder"),
-          py::arg("without") = std::set<std::string>(),
-          release)
       .def_property(
           "num_accumulation_steps",
           &TrainingRun::num_accumulation_steps,
@@ -523,24 +433,7 @@ void bind_run(py::module_& module) {
           py::arg("num_counted"),
           py::arg("end"))
       .def("set_trigger", &TrainingRun::set_trigger)
-      .def("check_trigger", &TrainingRun::check_trigger, release)
-      .def(
-          "gather_real",
-          [](const TrainingRun& run,
-             const Tensors& tensors,
-             const std::string& structure) {
-            return run.gather_real({tensors, structure});
-          },
-          py::arg("tensors"),
-          py::arg("structure"),
-          release)
-      .def(
-          "num_real",
-          &TrainingRun::num_real,
-          py::arg("size"),
-          py::arg("are_copies") = false)
-      .def("mixed_repeats", &TrainingRun::mixed_repeats, py::arg("size"))
-      .def("real_rows", &TrainingRun::real_rows, py::arg("values"), release);
+      .def("check_trigger", &TrainingRun::check_trigger, release);
 }
 
 } // namespace accelerate::python

@@ -18,6 +18,8 @@ void bind_model(pybind11::module_& module);
 void bind_optimizer(pybind11::module_& module);
 void bind_files(pybind11::module_& module);
 void bind_capture(pybind11::module_& module);
+void bind_checkpoints(pybind11::module_& module);
+void bind_steps(pybind11::module_& module);
 void bind_run(pybind11::module_& module);
 void bind_selftest(pybind11::module_& module);
 

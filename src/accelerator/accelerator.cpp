@@ -188,21 +188,21 @@ std::filesystem::path Accelerator::save_state(
     const std::filesystem::path& folder,
     const SaveStateOptions& options) {
   auto& run = state_->run;
-  TrainingRun::SaveWith with = {
+  RunCheckpoints::SaveWith with = {
       .is_of_all = true, .asynchronous = options.asynchronous};
   auto target = folder;
   if (folder.empty()) {
     with.total_limit = run.options().checkpoints.total_limit;
-    target = run.next_checkpoint();
+    target = run.checkpoints().next_checkpoint();
   }
   state_->warn_of_torch_schedulers();
-  run.save_state(target, with);
+  run.checkpoints().save_state(target, with);
   state_->trackers->trackers().mark("checkpoint");
   return target;
 }
 
 StepTimes Accelerator::step_times() const {
-  return state_->run.step_times();
+  return state_->run.report().step_times();
 }
 
 void Accelerator::init_trackers(
@@ -212,7 +212,7 @@ void Accelerator::init_trackers(
       state_->run.options().environment.value_or(detect_environment());
   check_project(project);
   trackers().finish();
-  state_->run.end_journal();
+  state_->run.report().end_journal();
   const auto folder = options.logging_dir / project;
   const bool is_watchable = std::any_of(
       options.log_with.begin(), options.log_with.end(), [](auto& choice) {
@@ -227,7 +227,7 @@ void Accelerator::init_trackers(
   state_->trackers = std::make_shared<RunTrackers>(std::move(trackers));
   state().add(kTrackersState, state_->trackers);
   if (is_watchable) {
-    state_->run.keep_journal(folder);
+    state_->run.report().keep_journal(folder);
   }
 }
 
@@ -262,13 +262,13 @@ void Accelerator::log_histogram(
 }
 
 void Accelerator::wait_for_save() const {
-  state_->run.wait_for_save();
+  state_->run.checkpoints().wait_for_save();
 }
 
 void Accelerator::load_state(const std::filesystem::path& folder) {
   const auto say = [](const std::string& line) { std::cerr << line << '\n'; };
-  const auto found = state_->run.find_checkpoint(folder, say);
-  for (const auto& line : state_->run.load_state(found)) {
+  const auto found = state_->run.checkpoints().find_checkpoint(folder, say);
+  for (const auto& line : state_->run.checkpoints().load_state(found)) {
     say(line);
   }
   const auto loaders = positions(state());
@@ -293,7 +293,7 @@ void Accelerator::save_and_leave(const std::filesystem::path& folder) {
 }
 
 std::optional<std::filesystem::path> Accelerator::latest_checkpoint() const {
-  return state_->run.latest_checkpoint();
+  return state_->run.checkpoints().latest_checkpoint();
 }
 
 void Accelerator::write_model(
@@ -301,9 +301,9 @@ void Accelerator::write_model(
     const std::filesystem::path& folder,
     const safetensors::SaveOptions& options,
     const ConfigText& config) const {
-  const auto& run = state_->run;
-  run.save_model(model, folder, options);
-  if (!config || !run.is_saving_main()) {
+  const auto& checkpoints = state_->run.checkpoints();
+  checkpoints.save_model(model, folder, options);
+  if (!config || !checkpoints.is_saving_main()) {
     return;
   }
   // The dtype of the weights in the files, which may be master weights.
@@ -440,12 +440,12 @@ std::vector<at::Tensor> Accelerator::gather_real(
       num_gathered(tensor.size(0));
     }
   }
-  return state_->run.gather_real(leaves);
+  return state_->run.batch_rows().gather_real(leaves);
 }
 
 int64_t Accelerator::num_gathered(int64_t size) const {
   // No error: the other ranks are about to gather.
-  const auto problem = state_->run.mixed_repeats(size);
+  const auto problem = state_->run.batch_rows().mixed_repeats(size);
   if (problem && !state_->has_warned_of_repeats) {
     state_->has_warned_of_repeats = true;
     std::cerr << str_cat(
@@ -453,18 +453,18 @@ int64_t Accelerator::num_gathered(int64_t size) const {
         *problem,
         "\n");
   }
-  return state_->run.num_real(size);
+  return state_->run.batch_rows().num_real(size);
 }
 
 bool Accelerator::is_in_repeated_batch() const {
-  return state_->run.num_real(1) == 0;
+  return state_->run.batch_rows().num_real(1) == 0;
 }
 
 int64_t Accelerator::num_real_samples(int64_t size) const {
-  if (const auto problem = state_->run.mixed_repeats(size)) {
+  if (const auto problem = state_->run.batch_rows().mixed_repeats(size)) {
     throw UsageError(str_cat("[metrics] ", *problem));
   }
-  return state_->run.num_real(size);
+  return state_->run.batch_rows().num_real(size);
 }
 
 void Accelerator::check_equal(const ModelContext& model) const {

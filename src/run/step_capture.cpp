@@ -11,6 +11,7 @@
 #include "device/device_graph.h"
 #include "device/streams.h"
 #include "observe/rank_record.h"
+#include "run/recorded_steps.h"
 #include "run/training_run.h"
 
 namespace accelerate::detail {
@@ -47,7 +48,7 @@ struct StepCapture::State {
     RunTrace trace;
   };
 
-  State(TrainingRun& run, CaptureOptions options, bool looks_first)
+  State(RecordedSteps& run, CaptureOptions options, bool looks_first)
       : run(run),
         options(options),
         looks_first(looks_first),
@@ -147,7 +148,7 @@ struct StepCapture::State {
     return outcome;
   }
 
-  TrainingRun& run;
+  RecordedSteps& run;
   CaptureOptions options;
   bool looks_first;
   /// Whether engines know that calls, including those rejected later, run on
@@ -165,7 +166,9 @@ StepCapture::StepCapture(
     TrainingRun& run,
     CaptureOptions options,
     bool looks_first)
-    : state_(std::make_unique<State>(run, options, looks_first)) {}
+    : state_(
+          std::make_unique<State>(run.recorded_steps(), options, looks_first)) {
+}
 StepCapture::~StepCapture() = default;
 
 StepCapture::Outcome StepCapture::call(

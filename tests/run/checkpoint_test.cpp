@@ -549,19 +549,19 @@ std::vector<int64_t> saved_late_and_loaded(bool asynchronous) {
     const auto counter = std::make_shared<Counter>();
     run.state()->add("counter", counter);
     counter->seen = 1;
-    run.save_state(checkpoint, {.is_of_all = true});
+    run.checkpoints().save_state(checkpoint, {.is_of_all = true});
     counter->seen = 2;
     const auto be_late = [&](const fs::path&) {
       if (group.rank() == 0) {
         std::this_thread::sleep_for(std::chrono::milliseconds(300));
       }
-      return TrainingRun::SaveWith::Extra();
+      return RunCheckpoints::SaveWith::Extra();
     };
-    run.save_state(
+    run.checkpoints().save_state(
         checkpoint, {.extra = be_late, .asynchronous = asynchronous});
-    run.wait_for_saves_of_all();
+    run.checkpoints().wait_for_saves_of_all();
     counter->seen = 3;
-    run.load_state(checkpoint);
+    run.checkpoints().load_state(checkpoint);
     loaded[static_cast<size_t>(group.rank())] = counter->seen;
   });
   return loaded;
@@ -583,12 +583,12 @@ TEST(Checkpoint, OfASaveThatFailsOnOneRankIsLoadedByNone) {
       if (group.rank() == 0) {
         fs::create_directory(stage / "checkpoint.json");
       }
-      return TrainingRun::SaveWith::Extra();
+      return RunCheckpoints::SaveWith::Extra();
     };
-    run.save_state(
+    run.checkpoints().save_state(
         folder.path() / "state", {.extra = block, .asynchronous = true});
     try {
-      run.wait_for_saves_of_all();
+      run.checkpoints().wait_for_saves_of_all();
     } catch (const SystemError& error) {
       problems[static_cast<size_t>(group.rank())] = error.what();
     }

@@ -84,7 +84,7 @@ def _number_of_main_process(context: RunContext) -> int:
     parent = folder_of_all(context)
     run = context.run
     moment = run.state.part("progress")["num_backwards"]
-    unfinished = re.compile(rf"\.checkpoint_(\d+)\.at-(\d+)-{re.escape(run.job)}\.tmp")
+    unfinished = re.compile(rf"\.checkpoint_(\d+)\.at-(\d+)-{re.escape(run.checkpoints.job)}\.tmp")
     moments = {}
     for path in parent.iterdir() if parent.is_dir() else ():
         if name := unfinished.fullmatch(path.name):
@@ -92,7 +92,7 @@ def _number_of_main_process(context: RunContext) -> int:
         elif (name := _AUTOMATIC.fullmatch(path.name)) and int(name[1]) >= first:
             with suppress(AccelerateError):  # `_is_taken` decides on others.
                 reader = _C.CheckpointReader(str(path))
-                if reader.job == run.job:
+                if reader.job == run.checkpoints.job:
                     moments[int(name[1])] = reader.moment
     same = [number for number in moments if number >= first and moments[number] == moment]
     before = [number for number in moments if moments[number] < moment]
@@ -114,7 +114,8 @@ def _is_taken(context: RunContext, folder: Path, layout: str | None) -> bool:
     except AccelerateError:
         return True
     run = context.run
-    return (found.job, found.moment) != (run.job, run.state.part("progress")["num_backwards"])
+    moment = run.state.part("progress")["num_backwards"]
+    return (found.job, found.moment) != (run.checkpoints.job, moment)
 
 
 def folder_to_leave(context: RunContext) -> Path | None:
@@ -138,12 +139,12 @@ def together(context: RunContext, work: Callable[[], _Result]) -> _Result:
         is_ours = isinstance(problem, AccelerateError)
         text = str(problem) if is_ours else in_one_line(problem)
         try:
-            context.run.fail_load_together(type(problem).__name__, text)
+            context.run.checkpoints.fail_load_together(type(problem).__name__, text)
         except AccelerateError as error:
             if is_ours and str(error) != text:
                 raise error from problem
         raise
-    context.run.fail_load_together("", "")
+    context.run.checkpoints.fail_load_together("", "")
     return result
 
 
@@ -165,7 +166,7 @@ def folder_to_load(context: RunContext, input_dir: Any) -> Path:
     if folder is not None:
         return folder
     parent = folder_of_all(context)
-    latest, said = context.run.latest_of_all(str(parent))
+    latest, said = context.run.checkpoints.latest_of_all(str(parent))
     for line in said:
         _debug.warn(line, stacklevel=4)
     if latest is not None:
@@ -232,7 +233,7 @@ def save(
     def write_extra(stage: str) -> tuple[set[str], set[str]]:
         return _write_parts(context, Path(stage), safe_serialization)
 
-    context.run.save_state(
+    context.run.checkpoints.save_state(
         str(folder), write_extra, asynchronous, limit_of(context), context.is_sharded
     )
 
@@ -430,7 +431,7 @@ def load_ours(
     for loader in loaders:
         is_asked = loader.use_stateful_dataloader if restore_loaders is None else restore_loaders
         loader._resumes_on_load = is_asked
-    for line in context.run.load_state(str(folder), without):
+    for line in context.run.checkpoints.load_state(str(folder), without):
         warnings.warn(line, stacklevel=4)
     together(context, lambda: [run() for run in loads])
     context.step = _num_accumulated(context)

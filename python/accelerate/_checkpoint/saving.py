@@ -190,7 +190,7 @@ class Checkpoints:
         """Blocks until asynchronous saves have finished. Raises the error of a failed save once,
         here or in the next `save_state`, `load_state` or `end_training`. The end of a process waits
         too, but can only print the error."""
-        self._run.wait_for_save()
+        self._run.checkpoints.wait_for_save()
 
     def should_stop(self) -> bool:
         """Whether the run was asked to end soon, by SIGTERM or SIGUSR1 to one of its processes or
@@ -221,7 +221,7 @@ class Checkpoints:
         for loaders with `use_stateful_dataloader`. `allow_pickle` loads objects that only a pickle
         can store, which may run any code. Other arguments go to the models' `load_state_dict`."""
         # A process that has written its files may be ahead of the main process.
-        self._run.wait_for_saves_of_all()
+        self._run.checkpoints.wait_for_saves_of_all()
         folder = _checkpoints.folder_to_load(self._context, input_dir)
         _log.info(f"Loading states from {folder}")
         # The device on which tensors are loaded before they are copied; not needed here.

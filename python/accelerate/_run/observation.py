@@ -67,10 +67,10 @@ class Trackers:
         for kind in self.log_with:
             # Every rank writes its step times.
             if isinstance(kind, JsonLinesTracker):
-                self._context.run.keep_journal(os.path.dirname(kind.path))
+                self._context.run.report.keep_journal(os.path.dirname(kind.path))
             elif str(kind) == JsonLinesTracker.name:
                 folder = os.path.join(str(self._context.project.logging_dir), project_name)
-                self._context.run.keep_journal(folder)
+                self._context.run.report.keep_journal(folder)
         if not self._context.state.is_main_process:
             return
         for tracker in self.trackers:

@@ -6,19 +6,21 @@
 #include <chrono>
 #include <exception>
 #include <optional>
+#include <utility>
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "checkpoint/job_name.h"
 #include "checkpoint/numbered.h"
 #include "comm/agreement.h"
+#include "comm/first_value.h"
 #include "device/host_copies.h"
 #include "observe/rank_record.h"
 #include "process/run_report.h"
-#include "process/stop_request.h"
 #include "run/background_save.h"
 #include "run/other_language.h"
+#include "run/run_checkpoints.h"
 #include "run/together.h"
-#include "run/training_run.h"
 #include "state/file_tensors.h"
 #include "state/sliced_state.h"
 #include "state/state_files.h"
@@ -152,7 +154,7 @@ struct Proposal {
 /// Drops newer ones that are damaged.
 Proposal propose(
     std::vector<fs::path>& found,
-    const TrainingRun::Complain& complain) {
+    const RunCheckpoints::Complain& complain) {
   drop_damaged(found, complain);
   return found.empty()
              ? Proposal()
@@ -161,22 +163,27 @@ Proposal propose(
 
 } // namespace
 
-StateDict TrainingRun::Progress::state_dict() const {
-  StateDict state;
-  state.set("num_backwards", num_backwards);
-  return state;
-}
-void TrainingRun::Progress::load_state_dict(const StateDict& state) {
-  num_backwards = state.get<int64_t>("num_backwards");
+RunCheckpoints::RunCheckpoints(const RunContext& context)
+    : context_(context),
+      job_(first_value(context.group(), "accelerate/job", new_job_name())),
+      host_copies_(std::make_shared<HostCopies>()),
+      saving_(std::make_unique<BackgroundSave>()) {}
+
+RunCheckpoints::~RunCheckpoints() = default;
+
+void RunCheckpoints::shut_down() {
+  const auto group = std::exchange(saving_group_, std::nullopt);
+  wait_for_save();
 }
 
-bool TrainingRun::is_saving_main() const {
-  return options_.checkpoints.save_on_each_node ? topology().is_local_main()
-                                                : topology().rank == 0;
+bool RunCheckpoints::is_saving_main() const {
+  return context_.options.checkpoints.save_on_each_node
+             ? context_.topology().is_local_main()
+             : context_.topology().rank == 0;
 }
 
 /// A checkpoint, or a rank's part of one, until it gets its name.
-struct TrainingRun::PendingSave {
+struct RunCheckpoints::PendingSave {
   std::unique_ptr<CheckpointWriter> writer;
   std::unique_ptr<RankPlace> place;
   int rank = 0;
@@ -201,23 +208,27 @@ struct TrainingRun::PendingSave {
   }
 };
 
-void TrainingRun::begin_save(
+void RunCheckpoints::begin_save(
     const fs::path& folder,
     const SaveWith& with,
     PendingSave& save) {
-  save.rank = topology().rank;
-  save.manifest.moment = progress_->num_backwards;
-  save.manifest.world_size = topology().world_size;
+  save.rank = context_.topology().rank;
+  save.manifest.moment = context_.progress->num_backwards;
+  save.manifest.world_size = context_.topology().world_size;
   save.manifest.saved_at = milliseconds_now();
   save.manifest.is_of_all = with.is_of_all;
-  save.manifest.is_of_machine = options_.checkpoints.save_on_each_node;
+  save.manifest.is_of_machine = context_.options.checkpoints.save_on_each_node;
   save.manifest.job = job_;
   if (is_saving_main()) {
     save.writer =
         std::make_unique<CheckpointWriter>(folder, save.manifest.moment, job_);
   } else {
     save.place = std::make_unique<RankPlace>(
-        folder, save.manifest.moment, topology().rank, job_, with.is_of_all);
+        folder,
+        save.manifest.moment,
+        context_.topology().rank,
+        job_,
+        with.is_of_all);
   }
   const auto extra = with.extra ? with.extra(save.stage()) : SaveWith::Extra();
   for (const auto& name : extra.files) {
@@ -226,7 +237,7 @@ void TrainingRun::begin_save(
   if (with.asynchronous) {
     host_copies_->restart();
   }
-  for (const auto& [name, object] : state_->objects()) {
+  for (const auto& [name, object] : context_.state->objects()) {
     if (extra.left_out.contains(name)) {
       continue;
     }
@@ -234,9 +245,9 @@ void TrainingRun::begin_save(
     SavedObject saved = {
         name,
         object->state_dict(),
-        state_->scope_of(name) == StateScope::kPerRank,
+        context_.state->scope_of(name) == StateScope::kPerRank,
         model ? model->model.tied : std::map<std::string, std::string>()};
-    if (state_->is_optional(name)) {
+    if (context_.state->is_optional(name)) {
       saved.state.set(kIsOptional, true);
     }
     if (with.asynchronous) {
@@ -247,13 +258,13 @@ void TrainingRun::begin_save(
   }
 }
 
-void TrainingRun::save_state(const fs::path& folder, const SaveWith& with) {
+void RunCheckpoints::save_state(const fs::path& folder, const SaveWith& with) {
   const PartScope part(Part::kCheckpoint);
   wait_for_save();
   if (with.is_of_all) {
     // If only one rank saves, all learn about it before a file is written.
-    announce(group(), kSaveState);
-    settle(group());
+    announce(context_.group(), kSaveState);
+    settle(context_.group());
   }
   const auto save = std::make_shared<PendingSave>();
   const auto begin = [&] { begin_save(folder, with, *save); };
@@ -277,8 +288,8 @@ void TrainingRun::save_state(const fs::path& folder, const SaveWith& with) {
       save->write();
     };
     if (with.is_of_all) {
-      do_together(group(), kSaveState, write);
-      do_together(group(), kSaveState, finish);
+      do_together(context_.group(), kSaveState, write);
+      do_together(context_.group(), kSaveState, finish);
     } else {
       write();
       finish();
@@ -297,10 +308,10 @@ void TrainingRun::save_state(const fs::path& folder, const SaveWith& with) {
     });
     return;
   }
-  do_together(group(), kSaveState, begin);
+  do_together(context_.group(), kSaveState, begin);
   if (!saving_group_) {
     // Its collectives run concurrently with those of training.
-    saving_group_ = group().duplicate();
+    saving_group_ = context_.group().duplicate();
   }
   saving_->start([write, finish, group = *saving_group_] {
     do_together(group, kSaveState, write);
@@ -308,50 +319,45 @@ void TrainingRun::save_state(const fs::path& folder, const SaveWith& with) {
   });
 }
 
-void TrainingRun::wait_for_save() const {
+void RunCheckpoints::wait_for_save() const {
   saving_->wait();
 }
 
-void TrainingRun::wait_for_saves_of_all() const {
+void RunCheckpoints::wait_for_saves_of_all() const {
   const PartScope part(Part::kCheckpoint);
-  announce(group(), kLoadState);
-  settle(group());
-  do_together(group(), kLoadState, [this] { wait_for_save(); });
+  announce(context_.group(), kLoadState);
+  settle(context_.group());
+  do_together(context_.group(), kLoadState, [this] { wait_for_save(); });
 }
 
-void TrainingRun::fail_load_together(const std::exception_ptr& own) const {
-  announce(group(), kLoadState);
-  settle(group());
-  fail_together(group(), kLoadState, own);
+void RunCheckpoints::fail_load_together(const std::exception_ptr& own) const {
+  announce(context_.group(), kLoadState);
+  settle(context_.group());
+  fail_together(context_.group(), kLoadState, own);
 }
 
-bool TrainingRun::should_stop() const {
-  watch_for_stop_requests();
-  return is_on_any_rank(group(), "should_stop", is_stop_requested());
-}
-
-std::vector<std::string> TrainingRun::load_state(
+std::vector<std::string> RunCheckpoints::load_state(
     const fs::path& folder,
     const std::set<std::string>& without) {
   // If only one rank loads, all of them fail before anything changes.
   wait_for_saves_of_all();
   const PartScope part(Part::kCheckpoint);
   LoadedState loaded;
-  do_together(group(), kLoadState, [&] {
+  do_together(context_.group(), kLoadState, [&] {
     loaded = read_own_state(folder, without);
-    check_loaders(*state_, loaded.states, loaded.kept);
-    state_->check_parts(loaded.states, loaded.kept);
+    check_loaders(*context_.state, loaded.states, loaded.kept);
+    context_.state->check_parts(loaded.states, loaded.kept);
   });
-  do_together(group(), kLoadState, [&] {
-    state_->put_parts(loaded.states, loaded.kept);
+  do_together(context_.group(), kLoadState, [&] {
+    context_.state->put_parts(loaded.states, loaded.kept);
   });
-  for (const auto& model : living_models()) {
+  for (const auto& model : context_.living_models()) {
     model->engine->after_load();
   }
   return loaded.warnings;
 }
 
-TrainingRun::LoadedState TrainingRun::read_own_state(
+RunCheckpoints::LoadedState RunCheckpoints::read_own_state(
     const fs::path& folder,
     const std::set<std::string>& without) const {
   LoadedState loaded;
@@ -363,7 +369,7 @@ TrainingRun::LoadedState TrainingRun::read_own_state(
     const Manifest& manifest = checkpoint.manifest();
     StateReader reader(checkpoint);
     states = reader.read(manifest);
-    warnings = manifest.world_size == topology().world_size
+    warnings = manifest.world_size == context_.topology().world_size
                    ? add_own_part(checkpoint, reader, states)
                    : add_parts_of_all(checkpoint, reader, states);
   });
@@ -371,17 +377,17 @@ TrainingRun::LoadedState TrainingRun::read_own_state(
   // Gradients and compression errors of steps that the loaded run never made
   // are dropped, whether or not it had some itself.
   states.try_emplace(kAccumulation, Accumulation::nothing());
-  for (const auto& [name, object] : state_->objects()) {
-    if (!assembly_.engines.needs_state() &&
+  for (const auto& [name, object] : context_.state->objects()) {
+    if (!context_.assembly.engines.needs_state() &&
         std::dynamic_pointer_cast<ParallelEngine>(object)) {
       states.try_emplace(name);
     }
   }
   bool is_tracked = false;
-  for (const auto& [name, object] : state_->objects()) {
+  for (const auto& [name, object] : context_.state->objects()) {
     is_tracked |= name == kTrackersState;
     // Objects without per-rank state in the checkpoint stay unchanged.
-    if (state_->scope_of(name) == StateScope::kPerRank &&
+    if (context_.state->scope_of(name) == StateScope::kPerRank &&
         !states.contains(name)) {
       kept.insert(name);
     }
@@ -394,22 +400,22 @@ TrainingRun::LoadedState TrainingRun::read_own_state(
   } else if (!is_tracked) {
     states.erase(kTrackersState);
   }
-  if (auto line = leave_other_language(folder, *state_, states, kept)) {
+  if (auto line = leave_other_language(folder, *context_.state, states, kept)) {
     warnings.push_back(std::move(*line));
   }
   return loaded;
 }
 
-std::vector<std::string> TrainingRun::leave_optional(
+std::vector<std::string> RunCheckpoints::leave_optional(
     const fs::path& folder,
     StatesByName& states,
     std::set<std::string>& kept) const {
   std::vector<std::string> warnings;
   std::set<std::string> living;
-  for (const auto& [name, object] : state_->objects()) {
+  for (const auto& [name, object] : context_.state->objects()) {
     living.insert(name);
     if (!states.contains(name) && !kept.contains(name) &&
-        state_->is_optional(name)) {
+        context_.state->is_optional(name)) {
       kept.insert(name);
       warnings.push_back(str_cat(
           "[load_state] '",
@@ -437,11 +443,11 @@ std::vector<std::string> TrainingRun::leave_optional(
   return warnings;
 }
 
-std::vector<std::string> TrainingRun::add_own_part(
+std::vector<std::string> RunCheckpoints::add_own_part(
     const CheckpointReader& checkpoint,
     StateReader& reader,
     StatesByName& states) const {
-  const auto part = checkpoint.rank_part(topology().rank);
+  const auto part = checkpoint.rank_part(context_.topology().rank);
   if (part) {
     for (auto& [name, state] : reader.read(*part)) {
       // Slices of objects that ranks hold together are here.
@@ -461,12 +467,12 @@ std::vector<std::string> TrainingRun::add_own_part(
     return {};
   }
   // Rank 0 has written the manifest, too.
-  if (checkpoint.manifest().is_of_all || topology().rank == 0) {
+  if (checkpoint.manifest().is_of_all || context_.topology().rank == 0) {
     throw DataError(str_cat(
         "[load_state] '",
         checkpoint.folder().string(),
         "' is incomplete: the part of rank ",
-        topology().rank,
+        context_.topology().rank,
         " is missing. Is the folder visible on all machines?"));
   }
   reader.fit({}, slice_needs(), states);
@@ -475,13 +481,13 @@ std::vector<std::string> TrainingRun::add_own_part(
       "[load_state] '",
       checkpoint.folder().string(),
       "' has no data from rank ",
-      topology().rank,
+      context_.topology().rank,
       ", which did not call save_state(). Its random number generators keep "
       "their current state")};
 }
 
-StateReader::Needs TrainingRun::slice_needs() const {
-  return [objects = state_->objects()](
+StateReader::Needs RunCheckpoints::slice_needs() const {
+  return [objects = context_.state->objects()](
              const std::string& object, const StateDict& saved)
              -> std::optional<std::map<std::string, TensorPieces>> {
     for (const auto& [name, living] : objects) {
@@ -494,7 +500,7 @@ StateReader::Needs TrainingRun::slice_needs() const {
   };
 }
 
-std::vector<std::string> TrainingRun::add_parts_of_all(
+std::vector<std::string> RunCheckpoints::add_parts_of_all(
     const CheckpointReader& checkpoint,
     StateReader& reader,
     StatesByName& states) const {
@@ -522,7 +528,8 @@ std::vector<std::string> TrainingRun::add_parts_of_all(
       windows.push_back(with_wholes(found->second, states[kAccumulation]));
     }
   }
-  const auto joined = Accumulation::joined(windows, topology().world_size);
+  const auto joined =
+      Accumulation::joined(windows, context_.topology().world_size);
   if (joined) {
     states[kAccumulation] = *joined;
   }
@@ -532,13 +539,13 @@ std::vector<std::string> TrainingRun::add_parts_of_all(
       "' was saved by ",
       manifest.world_size,
       " processes and is being loaded by ",
-      topology().world_size,
+      context_.topology().world_size,
       ". Random number generators keep their current state",
       joined ? "" : ", and partly accumulated gradients are discarded")};
 }
 
-fs::path TrainingRun::next_checkpoint() const {
-  const auto& options = options_.checkpoints;
+fs::path RunCheckpoints::next_checkpoint() const {
+  const auto& options = context_.options.checkpoints;
   if (options.folder.empty()) {
     throw UsageError(
         "[save_state] No folder given. Pass one, or create the Accelerator "
@@ -553,35 +560,36 @@ fs::path TrainingRun::next_checkpoint() const {
   wait_for_save();
   const auto parent = options.folder / kCheckpoints;
   auto number = next_checkpoint_number(parent);
-  if (topology().world_size > 1) {
+  if (context_.topology().world_size > 1) {
     // A rank that looks later may already see what another has begun.
-    number =
-        std::stoll(group().all_gather_bytes(std::to_string(number)).front());
+    number = std::stoll(
+        context_.group().all_gather_bytes(std::to_string(number)).front());
   }
   return numbered_checkpoint(parent, number);
 }
 
-std::optional<fs::path> TrainingRun::latest_checkpoint(
+std::optional<fs::path> RunCheckpoints::latest_checkpoint(
     const Complain& complain) const {
   wait_for_save();
   return newest_sound_checkpoint(
-      options_.checkpoints.folder / kCheckpoints, complain);
+      context_.options.checkpoints.folder / kCheckpoints, complain);
 }
 
-std::optional<fs::path> TrainingRun::latest_of_all(
+std::optional<fs::path> RunCheckpoints::latest_of_all(
     const fs::path& parent,
     const Complain& complain) const {
-  announce(group(), kLoadLatest);
-  settle(group());
+  announce(context_.group(), kLoadLatest);
+  settle(context_.group());
   std::vector<fs::path> found; // oldest first
-  do_together(group(), kLoadState, [&] {
+  do_together(context_.group(), kLoadState, [&] {
     found = complete_checkpoints(parent, complain);
   });
   while (true) {
     Proposal own;
-    do_together(group(), kLoadState, [&] { own = propose(found, complain); });
+    do_together(
+        context_.group(), kLoadState, [&] { own = propose(found, complain); });
     std::vector<Proposal> proposed;
-    for (const auto& text : group().all_gather_bytes(own.text())) {
+    for (const auto& text : context_.group().all_gather_bytes(own.text())) {
       proposed.push_back(Proposal::parse(text));
     }
     const auto is_own = [&](const auto& other) {
@@ -610,17 +618,17 @@ std::optional<fs::path> TrainingRun::latest_of_all(
   }
 }
 
-fs::path TrainingRun::find_checkpoint(
+fs::path RunCheckpoints::find_checkpoint(
     const fs::path& folder,
     const Complain& complain) const {
   if (folder != kLatestCheckpoint) {
     return folder;
   }
-  if (is_on_any_rank(group(), kLoadLatest, fs::is_directory(folder))) {
+  if (is_on_any_rank(context_.group(), kLoadLatest, fs::is_directory(folder))) {
     return folder;
   }
   wait_for_saves_of_all();
-  const auto parent = options_.checkpoints.folder / kCheckpoints;
+  const auto parent = context_.options.checkpoints.folder / kCheckpoints;
   auto found = latest_of_all(parent, complain);
   if (!found) {
     throw SystemError(str_cat(
@@ -631,7 +639,7 @@ fs::path TrainingRun::find_checkpoint(
   return *found;
 }
 
-void TrainingRun::save_model(
+void RunCheckpoints::save_model(
     const ModelContext& model,
     const fs::path& folder,
     const safetensors::SaveOptions& options,
@@ -639,8 +647,8 @@ void TrainingRun::save_model(
   const bool is_main = is_saving_main();
   if (model.is_spread()) {
     // If only one rank saves, all learn about it before a file is written.
-    announce(group(), "save_model");
-    settle(group());
+    announce(context_.group(), "save_model");
+    settle(context_.group());
   }
   std::optional<ModelFiles> files;
   // Whatever goes wrong with files, other ranks must not be left in a gather.
@@ -658,7 +666,7 @@ void TrainingRun::save_model(
     files.emplace(
         folder,
         SavedObject{
-            .name = state_->name_of(model),
+            .name = context_.state->name_of(model),
             .state = model.state_dict(),
             .tied = model.model.tied},
         options,
