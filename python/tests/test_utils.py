@@ -13,7 +13,6 @@ import logging
 import os
 import random
 import sys
-import types
 import weakref
 from collections.abc import Iterator
 from datetime import timedelta
@@ -264,9 +263,7 @@ RECORDS: list[logging.LogRecord] = []
 
 @pytest.fixture
 def second_of_two(monkeypatch: Any) -> Iterator[type[SecondOfTwo]]:
-    state = types.ModuleType("accelerate.state")
-    state.PartialState = SecondOfTwo
-    monkeypatch.setitem(sys.modules, "accelerate.state", state)
+    monkeypatch.setattr("accelerate.state.PartialState", SecondOfTwo)
     monkeypatch.setattr(SecondOfTwo, "waits", [])
     yield SecondOfTwo
 
