@@ -1388,6 +1388,22 @@ def test_exceptions_have_one_class_on_every_path(tmp_path):
     assert "kinds are kept" in ranks.fork_ours(KINDS, tmp_path)
 
 
+def test_stage_3_works_with_another_default_dtype(tmp_path):
+    script = """
+    import torch
+    from accelerate import Accelerator
+    from accelerate.utils import FullyShardedDataParallelPlugin
+
+    torch.set_default_dtype(torch.float64)
+    accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2))
+    model = accelerator.prepare(torch.nn.Linear(3, 1))
+    loss = model(torch.ones(2, 3)).sum()
+    accelerator.backward(loss)
+    answer(str(loss.dtype))
+    """
+    assert ranks.run_ours(script, tmp_path) == ["torch.float64"] * 2
+
+
 def test_a_hybrid_strategy_has_a_copy_on_each_machine(tmp_path):
     """Four processes that simulate two machines with two each."""
     script = """

@@ -193,13 +193,14 @@ std::string try_lazy_storage() {
   LazyStorage storage(
       4 * sizeof(float), c10::Device(c10::kCPU), probe, "a test");
   probe->storage = &storage;
-  const auto weight = at::zeros({4}).requires_grad_(true);
+  // Whatever the program's default dtype is.
+  const auto weight = at::zeros({4}, at::kFloat).requires_grad_(true);
   storage.move_in(weight, 0, at::kFloat);
   const auto view = weight.view({2, 2}).t();
   if (probe->num_uses != 0) {
     return "a view was treated as a read";
   }
-  const auto input = at::ones({1, 2}).requires_grad_(true);
+  const auto input = at::ones({1, 2}, at::kFloat).requires_grad_(true);
   const auto output = at::mm(input, view);
   if (probe->num_uses == 0 || output.sum().item<float>() != 6) {
     return "an operator did not request memory";
