@@ -23,6 +23,7 @@ import pytest
 import torch
 import accelerate
 from accelerate import utils
+from accelerate.errors import UsageError
 from accelerate.logging import get_logger
 from accelerate.utils import dataclasses as options
 from accelerate.utils import memory
@@ -365,6 +366,26 @@ def test_a_seed_fixes_python_numpy_and_torch() -> None:
     numpy.random.seed(42)
     torch.manual_seed(42)
     assert seeded == draws()
+
+
+@pytest.mark.parametrize(
+    ("seed", "sentence"),
+    [
+        ("42", "seed is '42' (str). Pass an int"),
+        (3.5, "seed is 3.5 (float). Pass an int"),
+        (None, "seed is None (NoneType). Pass an int"),
+        (-1, "seed is -1. Pass an int from 0 to 2**32 - 1"),
+        (2**32, "seed is 4294967296. Pass an int from 0 to 2**32 - 1"),
+    ],
+)
+def test_a_seed_that_is_no_whole_number_changes_no_generator(seed: Any, sentence: str) -> None:
+    utils.set_seed(42)
+    expected = draws()
+    utils.set_seed(42)
+    with pytest.raises(UsageError) as raised:
+        utils.set_seed(seed)
+    assert str(raised.value) == f"[set_seed] {sentence}"
+    assert draws() == expected
 
 
 def test_a_device_specific_seed_adds_the_process_index(second_of_two: Any) -> None:

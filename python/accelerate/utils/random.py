@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Callable
 
@@ -22,8 +23,17 @@ def set_seed(seed: int, device_specific: bool = False, deterministic: bool = Fal
     `device_specific` adds this process's index, so that processes differ. `deterministic` makes
     torch reject nondeterministic algorithms (docs/guide_python.md).
     """
+    try:
+        seed = operator.index(seed)
+    except TypeError:
+        raise UsageError(
+            f"[set_seed] seed is {seed!r} ({type(seed).__name__}). Pass an int"
+        ) from None
     if device_specific:
         seed += _state.PartialState().process_index
+    if not 0 <= seed < 2**32:
+        # Before any generator changes; NumPy accepts no others.
+        raise UsageError(f"[set_seed] seed is {seed}. Pass an int from 0 to 2**32 - 1")
     random.seed(seed)
     try:
         import numpy
