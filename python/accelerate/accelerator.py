@@ -19,7 +19,7 @@ import torch
 from accelerate import _C
 from accelerate._base import debug as _debug
 from accelerate._base import trees as _trees
-from accelerate._base.checked_values import checked, described, whole_number
+from accelerate._base.checked_values import checked_argument, described, whole_number
 from accelerate._checkpoint.checkpoints import (
     context_of_model,
     folder_to_leave,
@@ -643,8 +643,8 @@ class Accelerator(Configuration, Processes):
         The first `num_warmup` calls with inputs of a shape run eagerly, the next one is recorded,
         and every further one replays the recording. If a step cannot be recorded, one line on
         stderr says why and `function` runs eagerly."""
-        warmup = checked("capture", "num_warmup", num_warmup, whole_number(0))
-        graphs = checked("capture", "max_graphs", max_graphs, whole_number(1))
+        warmup = checked_argument("capture", "num_warmup", num_warmup, whole_number(0))
+        graphs = checked_argument("capture", "max_graphs", max_graphs, whole_number(1))
         return CapturedStep(function, _C.StepCapture(self._run, warmup, graphs))
 
     @property

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 
 from accelerate._base import debug as _debug
-from accelerate._base.checked_values import checked, described, whole_number
+from accelerate._base.checked_values import checked_argument, described, whole_number
 from accelerate._loaders.batch_indices import get_sampler
 from accelerate._loaders.dispatch import DataLoaderDispatcher
 from accelerate._loaders.prepared_loader import (
@@ -256,7 +256,7 @@ def skip_first_batches(dataloader: DataLoader, num_batches: int = 0) -> DataLoad
         )
     if isinstance(num_batches, torch.Tensor):
         num_batches = num_batches.item()
-    num_batches = checked("skip_first_batches", "num_batches", num_batches, whole_number(0))
+    num_batches = checked_argument("skip_first_batches", "num_batches", num_batches, whole_number(0))
     settings = kept_settings(dataloader)
     is_iterable = isinstance(dataloader.dataset, IterableDataset)
     num_read = getattr(dataloader, "skip_batches", 0) + (num_batches if is_iterable else 0)

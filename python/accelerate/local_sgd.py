@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from accelerate._base.checked_values import checked, whole_number
+from accelerate._base.checked_values import checked_argument, whole_number
 from accelerate._models.prepared_module import context_for
 from accelerate._models.run_context import context_of_run
 from accelerate._placeholders import placeholders_for
@@ -44,7 +44,7 @@ class LocalSGD:
             return
         self.accelerator = accelerator
         self.model = model
-        self.local_sgd_steps = checked(
+        self.local_sgd_steps = checked_argument(
             "LocalSGD", "local_sgd_steps", local_sgd_steps, whole_number(1)
         )
         context = context_for("LocalSGD", model)

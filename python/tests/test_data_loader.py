@@ -25,6 +25,7 @@ from accelerate.data_loader import (
     prepare_data_loader,
     skip_first_batches,
 )
+from accelerate.errors import UsageError
 from accelerate.state import GradientState
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 
@@ -478,7 +479,7 @@ def test_skipping_reads_no_samples_and_works_on_plain_loaders():
     ],
 )
 def test_arguments_that_say_no_number_of_batches_are_refused(arguments, sentence):
-    with pytest.raises(ValueError, match=rf"^\[skip_first_batches\] {sentence}[^\n]*$"):
+    with pytest.raises(UsageError, match=rf"^\[skip_first_batches\] {sentence}[^\n]*$"):
         skip_first_batches(*arguments)
 
 

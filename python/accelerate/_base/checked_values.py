@@ -9,7 +9,7 @@ import numbers
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from accelerate.errors import ConfigError
+from accelerate.errors import ConfigError, UsageError
 from accelerate.utils.environment import str_to_bool
 
 
@@ -97,3 +97,11 @@ def checked(where: str, name: str, value: Any, kind: Kind, remedy: str = "", ext
         f"[{where}] {name} is {described(value)}, expected {kind.expected}{extra}"
         + (f". {remedy}" if remedy else "")
     )
+
+
+def checked_argument(where: str, name: str, value: Any, kind: Kind) -> Any:
+    """As `checked`, for an argument of a call: a `UsageError`."""
+    try:
+        return checked(where, name, value, kind)
+    except ConfigError as error:
+        raise UsageError(str(error)) from None
