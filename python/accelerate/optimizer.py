@@ -125,6 +125,11 @@ class _Adapter:
     def num_groups(self) -> int:
         return len(self._optimizer.param_groups)
 
+    def sum_of_learning_rates(self) -> float:
+        rates = [group.get("lr") for group in self._optimizer.param_groups]
+        # Reading a tensor could wait for a device.
+        return float(sum(rate for rate in rates if isinstance(rate, (int, float))))
+
     def replace(self, replacements: list[tuple[str, torch.Tensor, torch.Tensor]]) -> None:
         state = self._optimizer.state
         made = [(name, b, new) for name, b, new in replacements if b in state]

@@ -83,6 +83,11 @@ size_t PythonOptimizer::num_groups() {
   return adapter_.attr("num_groups")().cast<size_t>();
 }
 
+double PythonOptimizer::sum_of_learning_rates() {
+  const py::gil_scoped_acquire gil;
+  return adapter_.attr("sum_of_learning_rates")().cast<double>();
+}
+
 bool PythonOptimizer::has_all_state() {
   const py::gil_scoped_acquire gil;
   return adapter_.attr("has_all_state")().cast<bool>();

@@ -22,6 +22,7 @@ class PythonOptimizer final : public OptimizerAdapter {
   std::string why_no_slices() const override;
   bool takes_scalars() const override;
   std::string prepare_capture() override;
+  double sum_of_learning_rates() override;
   bool has_all_state() override;
   void step(const StepScalars& scalars) override;
   void zero_grad(Zeroing how) override;

@@ -735,6 +735,86 @@ def test_a_rank_that_skips_an_update_is_named(tmp_path):
         assert all("was called on rank" in text for text in gathering)
 
 
+def test_ranks_that_train_differently_are_named(tmp_path):
+    script = """
+    def new(first=True, **options):
+        if first:
+            AcceleratorState._reset_state()
+        accelerator = Accelerator(cpu=True, **options)
+        net = torch.nn.Linear(3, 1)
+        return accelerator, *accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1))
+
+    def leaves_out_the_end_of_an_accumulation():
+        accelerator, model, optimizer = new(gradient_accumulation_steps=2)
+        for micro_batch in range(8):
+            try:
+                with accelerator.accumulate(model):
+                    loss = model(torch.ones(2, 3)).sum()
+                    if micro_batch == 3 and accelerator.process_index == 1:
+                        raise KeyError("a bad sample")
+                    accelerator.backward(loss)
+                    optimizer.step()
+                    optimizer.zero_grad()
+            except KeyError:
+                pass
+
+    def passes_its_own_metric():
+        accelerator, model, optimizer = new()
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+        for epoch in range(4):
+            accelerator.backward(model(torch.ones(2, 3)).sum())
+            optimizer.step()
+            optimizer.zero_grad()
+            plateau.step(epoch if accelerator.process_index else -epoch)
+
+    def leaves_out_zero_grad():
+        accelerator, model, optimizer = new()
+        for batch in range(3):
+            accelerator.backward(model(torch.ones(2, 3)).sum())
+            optimizer.step()
+            if batch == 0 or accelerator.process_index == 0:
+                optimizer.zero_grad()
+
+    def clears_before_the_update():
+        accelerator, model, optimizer = new()
+        for batch in range(3):
+            accelerator.backward(model(torch.ones(2, 3)).sum())
+            if batch == 1 and accelerator.process_index == 1:
+                optimizer.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def is_not_the_only_accelerator():
+        new()
+        accelerator, model, optimizer = new(first=False)
+        for batch in range(2):
+            accelerator.backward(model(torch.ones(2, 3)).sum())
+            if accelerator.process_index == 0:
+                optimizer.step()
+
+    import sys
+    answer([message_of(work) for work in (
+        leaves_out_the_end_of_an_accumulation, passes_its_own_metric, leaves_out_zero_grad,
+        clears_before_the_update, is_not_the_only_accelerator,
+    )])
+    """
+    for accumulation, metric, kept, cleared, second in ranks.run_ours(STRATEGIES + script, tmp_path):
+        assert accumulation == (
+            "[backward] Ranks left out backward() at the end of gradient accumulation a different "
+            "number of times: 0 times on rank 0 but 1 time on rank 1, so they accumulate different "
+            "micro-batches. Skip a micro-batch on all ranks or on none. load_state() makes the ranks "
+            "equal again"
+        )
+        assert metric.startswith(
+            "[backward] The learning rates of the optimizer differ between ranks: 0.01 on rank 1 but "
+            "0.1 on rank 0 "
+        )
+        assert "zero_grad() of the optimizer was called between the last two backwards on" in kept
+        assert kept.endswith(": called on rank 0 but not on rank 1. Call it on all ranks or on none")
+        assert "step() after zero_grad() a different number of times: 0 times on rank 0" in cleared
+        assert "Ranks called step() of the optimizer a different number of times: 0 times" in second
+
+
 def test_an_unused_parameter_gets_a_hint_in_python(tmp_path):
     script = """
     import torch

@@ -28,6 +28,7 @@ namespace {
 constexpr size_t kPacketWords = Board::kMessageWords;
 constexpr size_t kSizesAt = 2;
 constexpr size_t kMaxSizes = kPacketWords - kSizesAt;
+static_assert(kMostNotes <= kMaxSizes);
 
 /// The operation of a rank that fails instead of calling a collective.
 constexpr const char* kFailure = "tell_failure";
@@ -519,27 +520,23 @@ std::shared_ptr<const bool> announce(
       std::make_shared<Exchange>(start_exchange(group, packet));
   const auto is_agreed = std::make_shared<bool>(false);
   // The group owns this function, so it must not own the group.
-  impl->set_unsettled([exchange, operation, is_agreed, hear](
-                          const ProcessGroup& group) {
-    const TopicScope topic(operation);
-    exchange->wait(group);
-    const auto& packets = exchange->packets;
-    for (int rank = 0; rank < group.world_size(); ++rank) {
-      if (packets[rank].const_data_ptr<int64_t>()[0] !=
-          packets[0].const_data_ptr<int64_t>()[0]) {
-        throw_mismatch(group, operation, {}, {});
-      }
-    }
-    *is_agreed = true;
-    if (hear) {
-      std::vector<Notes> of_ranks;
-      for (int rank = 0; rank < group.world_size(); ++rank) {
-        const auto* first = packets[rank].const_data_ptr<int64_t>() + kSizesAt;
-        of_ranks.emplace_back(first, first + kMostNotes);
-      }
-      hear(of_ranks);
-    }
-  });
+  impl->set_unsettled(
+      [exchange, operation, is_agreed, hear](const ProcessGroup& group) {
+        const TopicScope topic(operation);
+        exchange->wait(group);
+        const auto* first = exchange->packets.const_data_ptr<int64_t>();
+        const NotesOfRanks packets(
+            first, static_cast<size_t>(group.world_size()), Board::kRowWords);
+        for (size_t rank = 0; rank < packets.size(); ++rank) {
+          if (packets[rank][0] != packets[0][0]) {
+            throw_mismatch(group, operation, {}, {});
+          }
+        }
+        *is_agreed = true;
+        if (hear) {
+          hear({first + kSizesAt, packets.size(), Board::kRowWords});
+        }
+      });
   return is_agreed;
 }
 

@@ -73,9 +73,26 @@ bool is_on_any_rank(
 /// `kMostNotes` numbers are sent along: `hear` receives those of each rank when
 /// they have agreed, and may throw the error of the waiting operation. Notes of
 /// zeros come from a rank that replays a recorded step.
-inline constexpr size_t kMostNotes = 32;
+inline constexpr size_t kMostNotes = 48;
 using Notes = std::vector<int64_t>;
-using HearNotes = std::function<void(const std::vector<Notes>& of_ranks)>;
+/// The notes of all ranks, without a copy: `kMostNotes` numbers per rank.
+class NotesOfRanks {
+ public:
+  /// Those of rank r begin at `first + r * stride`.
+  NotesOfRanks(const int64_t* first, size_t num_ranks, size_t stride)
+      : first_(first), num_ranks_(num_ranks), stride_(stride) {}
+
+  size_t size() const { return num_ranks_; }
+  const int64_t* operator[](size_t rank) const {
+    return first_ + rank * stride_;
+  }
+
+ private:
+  const int64_t* first_;
+  size_t num_ranks_;
+  size_t stride_;
+};
+using HearNotes = std::function<void(const NotesOfRanks& of_ranks)>;
 ACCELERATE_API std::shared_ptr<const bool> announce(
     const ProcessGroup& group,
     const std::string& operation,

@@ -49,7 +49,8 @@ OptimizerStep::OptimizerStep(
     : optimizer_(std::move(optimizer)),
       step_state_(std::move(step_state)),
       scaler_(std::move(scaler)),
-      registry_(std::move(registry)) {}
+      registry_(std::move(registry)),
+      num_cleared_(step_state_->num_synchronised()) {}
 
 OptimizerStep::~OptimizerStep() {
   // Another optimizer may be created at the same address.
@@ -260,7 +261,7 @@ void OptimizerStep::step(StepScalars scalars) {
   }
   is_done_ = true;
   if (index_) {
-    step_state_->note_update(*index_);
+    step_state_->note_update(*index_, !holds_synchronised());
   }
   scope.finish(
       [&](ParallelEngine& engine) { engine.after_step(!is_left_out); });
@@ -321,6 +322,7 @@ void OptimizerStep::zero_grad(Zeroing how) {
     }
   }
   are_dropped_ = true;
+  num_cleared_ = step_state_->num_synchronised();
 }
 
 NamedParameters OptimizerStep::names() const {
@@ -431,6 +433,7 @@ void OptimizerStep::load_state_dict(const StateDict& state) {
     lent_rates_ = optimizer_->learning_rates();
   }
   // Those of models are dropped together with their accumulation.
+  num_cleared_ = step_state_->num_synchronised();
   for (auto parameter : optimizer_->parameters()) {
     if (!engine_of(parameter)) {
       parameter.mutable_grad().reset();

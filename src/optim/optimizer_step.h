@@ -56,6 +56,15 @@ class ACCELERATE_API OptimizerAdapter {
   }
   /// Of its groups, if a recorded step should receive them as tensors.
   virtual std::vector<double> learning_rates() { return {}; }
+  /// Of all groups, without those that are tensors: reading one could wait for
+  /// a device.
+  virtual double sum_of_learning_rates() {
+    double sum = 0;
+    for (const double rate : learning_rates()) {
+      sum += rate;
+    }
+    return sum;
+  }
   /// Whether a step now would create no new state.
   virtual bool has_all_state() { return true; }
   /// `scalars` contains only what it accepts.
@@ -139,6 +148,13 @@ class ACCELERATE_API OptimizerStep : public Stateful, public SliceHolder {
   /// Whether the current step has finished, and the flag by which the device
   /// has skipped it; undefined without one. Set by replays.
   bool is_done() const { return is_done_; }
+  /// In `StepState::Shared`; empty if all gradients stay on this process.
+  std::optional<size_t> index() const { return index_; }
+  /// Whether it still has gradients that were synchronised: `zero_grad` was not
+  /// called since.
+  bool holds_synchronised() const {
+    return num_cleared_ != step_state_->num_synchronised();
+  }
   /// Calls of `step`, including those during gradient accumulation.
   int64_t num_calls() const { return num_calls_; }
   const at::Tensor& overflow() const { return overflow_; }
@@ -195,6 +211,8 @@ class ACCELERATE_API OptimizerStep : public Stateful, public SliceHolder {
   std::unordered_map<const c10::TensorImpl*, size_t> part_of_;
   /// In `StepState::Shared`, if any of the engines synchronises gradients.
   std::optional<size_t> index_;
+  /// `StepState::num_synchronised` at the last `zero_grad`.
+  int64_t num_cleared_ = 0;
   std::function<void()> wire_;
   /// At the last call of `wire`.
   size_t num_groups_ = 0;

@@ -200,6 +200,10 @@ void Accumulation::begin(
     window.num_begun = 0;
   }
   step_state.set_sync_gradients(sync);
+  // Without accumulation, a rank may leave out a batch without harm.
+  if (sync && num_steps_ > 1) {
+    step_state.note_due_update();
+  }
   if (!sync && !sync_each_batch_) {
     for (const auto& model : models) {
       guard.hold_back(*model->engine);

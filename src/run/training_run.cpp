@@ -97,6 +97,37 @@ const ParallelEngine* engine_of(
   return nullptr;
 }
 
+StepNotes step_notes(const RunContext& context, int64_t inputs) {
+  const auto& step_state = *context.step_state;
+  StepNotes notes{
+      .inputs = inputs,
+      .shared = step_state.shared(),
+      .missed_updates = step_state.num_missed_updates()};
+  for (const auto& optimizer : context.living_optimizers()) {
+    if (const auto index = optimizer->index()) {
+      notes.learning_rates[*index] +=
+          optimizer->optimizer().sum_of_learning_rates();
+      notes.holds_synchronised |= int64_t{optimizer->holds_synchronised()}
+                                  << *index;
+    }
+  }
+  if (step_state.has_replayed()) {
+    notes.holds_synchronised = StepNotes::kUnknown;
+  }
+  return notes;
+}
+
+OptimizerNumbers optimizer_numbers(const RunContext& context) {
+  OptimizerNumbers numbers;
+  for (const auto& optimizer : context.living_optimizers()) {
+    ++numbers.count;
+    if (const auto index = optimizer->index()) {
+      numbers.of_index[*index] = numbers.count;
+    }
+  }
+  return numbers;
+}
+
 } // namespace
 
 TrainingRun::TrainingRun(
@@ -326,23 +357,20 @@ void TrainingRun::backward(
     checks_.check_weights();
   }
   const bool synchronises = context_.sends_gradients();
-  context_.step_state->set_synchronised(synchronises);
   if (!context_.reductions->is_joining() && synchronises) {
     // Compared while autograd computes the first gradients.
     announce(
         group(),
         options.weight ? kWeightedBackward : kPlainBackward,
-        StepNotes{
-            .inputs = input_watch_->take(),
-            .shared = context_.step_state->shared()}
-            .encode(),
+        step_notes(context_, input_watch_->take()).encode(),
         [watch = input_watch_,
-         num_optimizers =
-             context_.living_optimizers().size()](const auto& notes) {
+         numbers = optimizer_numbers(context_)](const auto& notes) {
           watch->hear(StepNotes::inputs_of(notes));
-          check_steps(notes, num_optimizers);
+          check_steps(notes, numbers);
         });
   }
+  context_.step_state->set_synchronised(synchronises);
+  context_.step_state->end_due_updates();
   group().impl()->guard(
       "backward",
       [&] {

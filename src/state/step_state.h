@@ -94,10 +94,34 @@ class ACCELERATE_API StepState {
   /// Backwards since the process started, including replayed ones. Loading
   /// state does not change it.
   int64_t total_backwards() const { return total_backwards_; }
-  void note_replayed_backwards(int64_t count) { total_backwards_ += count; }
+  void note_replayed_backwards(int64_t count) {
+    total_backwards_ += count;
+    has_replayed_ = true;
+  }
+  bool has_replayed() const { return has_replayed_; }
 
   /// Whether the last backward synchronised gradients.
-  void set_synchronised(bool synchronised) { is_synchronised_ = synchronised; }
+  void set_synchronised(bool synchronised) {
+    is_synchronised_ = synchronised;
+    num_synchronised_ += synchronised ? 1 : 0;
+  }
+  /// Backwards that synchronised gradients.
+  int64_t num_synchronised() const { return num_synchronised_; }
+
+  /// A micro-batch begins that ends a gradient accumulation. It is due until
+  /// its backward.
+  void note_due_update() { ++num_due_updates_; }
+  /// How many such micro-batches before the current one had no backward, since
+  /// the last that had one.
+  int64_t num_missed_updates() const {
+    return std::max<int64_t>(0, num_due_updates_ - (sync_gradients_ ? 1 : 0));
+  }
+  void end_due_updates() {
+    if (sync_gradients_) {
+      num_due_updates_ = 0;
+    }
+  }
+
   /// What all ranks have to do equally often with synchronised gradients, as
   /// their weights differ otherwise; since the start or the last `forget`.
   struct Shared {
@@ -105,6 +129,8 @@ class ACCELERATE_API StepState {
     /// Updates by each optimizer; the last entry counts all further ones.
     std::array<int64_t, kMostOptimizers> updates = {};
     int64_t clips = 0;
+    /// Updates whose gradients `zero_grad` had cleared.
+    int64_t empty_updates = 0;
 
     Shared& operator+=(const Shared& other) { return add(other, 1); }
     Shared& operator-=(const Shared& other) { return add(other, -1); }
@@ -115,18 +141,23 @@ class ACCELERATE_API StepState {
         updates[i] += factor * other.updates[i];
       }
       clips += factor * other.clips;
+      empty_updates += factor * other.empty_updates;
       return *this;
     }
   };
   const Shared& shared() const { return shared_; }
   void set_shared(const Shared& shared) { shared_ = shared; }
-  void forget_shared() { shared_ = {}; }
+  void forget_shared() {
+    shared_ = {};
+    num_due_updates_ = 0;
+  }
   /// The index of another optimizer in `updates`.
   size_t add_optimizer() {
     return std::min(num_optimizers_++, Shared::kMostOptimizers - 1);
   }
-  void note_update(size_t optimizer) {
+  void note_update(size_t optimizer, bool is_empty) {
     shared_.updates[optimizer] += is_synchronised_ ? 1 : 0;
+    shared_.empty_updates += is_synchronised_ && is_empty ? 1 : 0;
   }
   void note_clip() { shared_.clips += is_synchronised_ ? 1 : 0; }
 
@@ -153,8 +184,11 @@ class ACCELERATE_API StepState {
   int64_t num_backwards_ = 0;
   int64_t total_backwards_ = 0;
   bool is_synchronised_ = false;
+  int64_t num_synchronised_ = 0;
+  int64_t num_due_updates_ = 0;
   Shared shared_;
   size_t num_optimizers_ = 0;
+  bool has_replayed_ = false;
   bool is_captured_ = false;
   bool keeps_gradients_ = false;
 };

@@ -154,6 +154,142 @@ TEST(StepsOfRanks, OneRankThatClipsAloneIsNamed) {
   });
 }
 
+// The next micro-batches would add to the gradients that it did not send.
+TEST(StepsOfRanks, OneRankThatLeavesOutTheEndOfAnAccumulationIsNamed) {
+  for (const bool has_masters : {false, true}) {
+    run_ranks(3, [&](ProcessGroup group) {
+      AcceleratorOptions options;
+      if (has_masters) {
+        options = {.mixed_precision = Precision::kBf16, .master_weights = true};
+      }
+      Trained run(options, group, 2);
+      const auto saved = testing::copy_of(run.accelerator.state().state_dict());
+      const auto train = [&](int failing_at) {
+        for (int i = 0; i < 8; ++i) {
+          const auto micro_batch = run.accelerator.accumulate(run.net);
+          const auto loss = run.net(torch::full({2, 3}, run.rank + 1.0)).sum();
+          if (i == failing_at && run.rank == 1) {
+            continue; // as a program that catches the error of a bad sample
+          }
+          run.accelerator.backward(loss);
+          run.opt.step();
+          run.opt.zero_grad();
+        }
+      };
+      EXPECT_THAT(
+          [&] { train(3); },
+          ThrowsMessage<MismatchError>(AllOf(
+              HasSubstr("left out backward() at the end of gradient "
+                        "accumulation a different number of times"),
+              HasSubstr(": 1 time on rank 1 but 0 times on ranks 0, 2, so"))));
+      run.accelerator.state().load_state_dict(saved);
+      train(-1);
+    });
+  }
+}
+
+// All gradients of such a rank are in the same update as those of the others.
+TEST(StepsOfRanks, OneRankMayLeaveOutAnotherMicroBatch) {
+  run_ranks(2, [](ProcessGroup group) {
+    Trained run({}, group, 2);
+    for (int i = 0; i < 8; ++i) {
+      const auto micro_batch = run.accelerator.accumulate(run.net);
+      if (i == 4 && run.rank == 1) {
+        continue;
+      }
+      run.backward();
+      run.opt.step();
+      run.opt.zero_grad();
+    }
+  });
+}
+
+TEST(StepsOfRanks, RanksMayLeaveOutTheSameMicroBatches) {
+  run_ranks(2, [](ProcessGroup group) {
+    Trained run({}, group, 2);
+    for (int i = 0; i < 8; ++i) {
+      const auto micro_batch = run.accelerator.accumulate(run.net);
+      if (i == 3) {
+        continue;
+      }
+      run.backward();
+      run.opt.step();
+      run.opt.zero_grad();
+    }
+  });
+}
+
+TEST(StepsOfRanks, DifferentLearningRatesAreNamedBeforeTheyAreUsed) {
+  run_ranks(2, [](ProcessGroup group) {
+    Trained run({}, group, 1);
+    // Each rank passes a metric of its own: that of rank 1 does not improve.
+    Scheduler scheduler(run.opt, ReduceLROnPlateau{.patience = 0});
+    const auto train = [&] {
+      for (int i = 0; i < 4; ++i) {
+        run.micro_batch();
+        scheduler.step(group.rank() == 0 ? -i : i);
+      }
+    };
+    EXPECT_THAT(
+        train,
+        ThrowsMessage<MismatchError>(AllOf(
+            HasSubstr("The learning rates of the optimizer differ between "
+                      "ranks: 0.01 on rank 1 but 0.1 on rank 0"),
+            HasSubstr("with the same metric"))));
+    const auto weights = group.all_gather(run.model->weight.detach());
+    EXPECT_TRUE(weights[0].equal(weights[1]));
+  });
+}
+
+// Processors may round a cosine differently in its last bit.
+TEST(StepsOfRanks, LearningRatesMayDifferByRounding) {
+  run_ranks(2, [](ProcessGroup group) {
+    Trained run({}, group, 1);
+    if (group.rank() == 1) {
+      run.sgd.options().lr = std::nextafter(0.1, 1.0);
+    }
+    run.micro_batch();
+    run.micro_batch();
+  });
+}
+
+TEST(StepsOfRanks, OneRankThatClearsGradientsAloneIsNamed) {
+  run_ranks(2, [](ProcessGroup group) {
+    Trained keeps({}, group, 1);
+    const auto leave_out = [&] {
+      for (int i = 0; i < 3; ++i) {
+        keeps.backward();
+        keeps.opt.step();
+        if (i != 1 || group.rank() == 0) {
+          keeps.opt.zero_grad();
+        }
+      }
+    };
+    EXPECT_THAT(
+        leave_out,
+        ThrowsMessage<MismatchError>(HasSubstr(
+            "zero_grad() of the optimizer was called between the last two "
+            "backwards on some ranks only: called on rank 0 but not on rank "
+            "1")));
+    Trained clears({}, group, 1);
+    const auto clear_early = [&] {
+      for (int i = 0; i < 3; ++i) {
+        clears.backward();
+        if (i == 1 && group.rank() == 1) {
+          clears.opt.zero_grad(/*set_to_none=*/false);
+        }
+        clears.opt.step();
+        clears.opt.zero_grad();
+      }
+    };
+    EXPECT_THAT(
+        clear_early,
+        ThrowsMessage<MismatchError>(AllOf(
+            HasSubstr("step() after zero_grad()"),
+            HasSubstr(": 0 times on rank 0 but 1 time on rank 1, so"))));
+  });
+}
+
 // Whoever trains by itself for a while may take other steps.
 TEST(StepsOfRanks, StepsWithoutSynchronisedGradientsDoNotCount) {
   run_ranks(2, [](ProcessGroup group) {
