@@ -7,7 +7,7 @@
 
 #include "support/temp_dir.h"
 
-namespace accelerate {
+namespace accelerate::testing {
 namespace {
 
 TEST(InterpreterOf, ReadsTheScriptsThatPipWrites) {
@@ -36,4 +36,4 @@ TEST(InterpreterOf, ReadsTheScriptsThatPipWrites) {
 }
 
 } // namespace
-} // namespace accelerate
+} // namespace accelerate::testing
