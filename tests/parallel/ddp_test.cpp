@@ -440,6 +440,10 @@ Tensor loss_of(const Tensor& output, const Tensor& x) {
 
 // A frozen parameter would decay if it had a gradient of zeros.
 constexpr double kDecay = 0.1;
+// Two steps of bf16 between 2 and 4, where the largest outputs are. The same
+// phases in bf16 with master weights, trained with only torch on each rank's
+// samples, end up to 0.0144 from those in fp32.
+constexpr double kBf16Tolerance = 0x1p-5;
 // What is trained in each pair of updates.
 constexpr std::pair<bool, bool> kPhases[] =
     {{false, true}, {true, true}, {true, false}, {false, true}, {true, true}};
@@ -547,7 +551,7 @@ TEST(Freezing, TrainsInPhasesAsOneProcessOnTheJoinedBatch) {
           const auto outputs = train_phases(options, freezes_before);
           EXPECT_LT(
               (outputs - expected).abs().max().item<double>(),
-              options.master_weights ? 0.05 : 1e-5)
+              options.master_weights ? kBf16Tolerance : 1e-5)
               << "kind " << number << ", window " << window
               << (freezes_before ? ", frozen before prepare" : "");
         }
