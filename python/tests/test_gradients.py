@@ -815,21 +815,6 @@ def test_ranks_that_train_differently_are_named(tmp_path):
         assert "Ranks called step() of the optimizer a different number of times: 0 times" in second
 
 
-def test_a_new_accelerator_begins_with_an_update():
-    AcceleratorState._reset_state()
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
-    model = accelerator.prepare(torch.nn.Linear(1, 1))
-    with accelerator.accumulate(model):  # left in the middle, as by `if step == max_steps: break`
-        accelerator.backward(model(torch.ones(1, 1)).sum())
-    accelerator = Accelerator(cpu=True)
-    net = torch.nn.Linear(1, 1, bias=False)
-    model, optimizer = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.5))
-    before = net.weight.item()
-    accelerator.backward(model(torch.ones(1, 1)).sum())
-    optimizer.step()
-    assert net.weight.item() == pytest.approx(before - 0.5)
-
-
 def test_an_unused_parameter_gets_a_hint_in_python(tmp_path):
     script = """
     import torch

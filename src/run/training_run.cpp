@@ -152,7 +152,6 @@ TrainingRun::TrainingRun(
       });
   // What a run before has failed with is over.
   context_.step_state->forget_shared();
-  context_.step_state->set_sync_gradients(true);
   context_.reductions->set_updates(
       [state = context_.step_state] {
         const auto& updates = state->shared().updates;
