@@ -260,37 +260,13 @@ std::optional<std::string> output_of(std::vector<std::string> command) {
                                                  : std::nullopt;
 }
 
-/// The name of a function, without the return type that those of templates
-/// start with, the template's arguments and the parameters.
-std::string qualified_name(const std::string& function) {
-  size_t begin = 0;
-  size_t end = function.size();
-  size_t end_of_name = end;
-  int depth = 0;
-  for (size_t i = 0; i < function.size(); ++i) {
-    const char at = function[i];
-    if (depth == 0 && at == ' ' && function.substr(i) != " const") {
-      begin = i + 1;
-      end = end_of_name = function.size();
-    } else if (depth == 0 && at == '<') {
-      end_of_name = std::min(end_of_name, i);
-    } else if (depth == 0 && at == '(') {
-      end = i;
-    }
-    if (at == '(' || at == '<' || at == '{') {
-      ++depth;
-    } else if (at == ')' || at == '>' || at == '}') {
-      depth = std::max(0, depth - 1);
-    }
-  }
-  return function.substr(begin, std::min(end, end_of_name) - begin);
-}
-
-/// Whether a function of the user's program comes from a library's header.
+/// Whether a function of the user's program comes from a library's header;
+/// `name` may start with its return type.
 bool is_of_header(const std::string& name) {
+  const auto qualified = name.substr(name.rfind(' ') + 1);
   for (const char* space :
        {"accelerate::", "torch::", "at::", "c10::", "c10d::"}) {
-    if (name.starts_with(space)) {
+    if (qualified.starts_with(space)) {
       return true;
     }
   }
@@ -301,10 +277,9 @@ bool is_of_header(const std::string& name) {
 std::optional<Stack::Frame> frame_of(
     const std::string& function,
     const std::string& place) {
-  const auto name = qualified_name(function);
-  const auto start = function.substr(0, function.find_first_of("(<"));
+  const auto name = function.substr(0, function.find_first_of("(<"));
   // Names from the standard library are long; inlined ones lack the prefix.
-  if (function.starts_with("??") || start.find("std::") != std::string::npos ||
+  if (function.starts_with("??") || name.find("std::") != std::string::npos ||
       place.find("/include/c++/") != std::string::npos) {
     return std::nullopt;
   }

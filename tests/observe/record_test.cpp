@@ -32,15 +32,6 @@ using namespace std::chrono_literals;
   }
 }
 
-/// As a template in a header of this library; its name starts with the return
-/// type.
-template <class Work>
-[[gnu::noinline]] auto call_as_a_header(const Work& work) -> decltype(work()) {
-  const auto result = work();
-  asm volatile(""); // no tail call
-  return result;
-}
-
 /// Spins in its first instruction, so that the byte before it belongs to
 /// another function.
 extern "C" void spin_at_once_in_a_test();
@@ -99,27 +90,6 @@ TEST(NativeStack, NamesAFunctionThatIsAtItsFirstInstruction) {
       show(),
       ::testing::ExitedWithCode(0),
       HasSubstr("spin_at_once_in_a_test"));
-}
-
-TEST(NativeStack, LeavesOutTemplatesOfHeaders) {
-  std::atomic<pid_t> thread = 0;
-  std::atomic<bool> is_over = false;
-  std::thread calling([&] {
-    call_as_a_header([&] {
-      spin_in_a_test(thread, is_over, "name");
-      return 0;
-    });
-  });
-  ASSERT_TRUE(testing::eventually([&] { return thread != 0; }));
-  const auto stack = native_stack(thread);
-  is_over = true;
-  calling.join();
-  for (const auto& frame : stack.frames) {
-    EXPECT_FALSE(
-        frame.is_users &&
-        frame.text.find("call_as_a_header<") != std::string::npos)
-        << frame.text;
-  }
 }
 
 TEST(NativeStack, KeepsAHandlerOfTheProgram) {
