@@ -8,6 +8,7 @@
 #include <exception>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -357,20 +358,25 @@ void TrainingRun::backward(
     checks_.check_weights();
   }
   const bool synchronises = context_.sends_gradients();
+  // Of what was done before this backward. Ranks count alike if it fails.
+  std::optional<Notes> notes;
   if (!context_.reductions->is_joining() && synchronises) {
+    notes = step_notes(context_, input_watch_->take()).encode();
+  }
+  context_.step_state->set_synchronised(synchronises);
+  context_.step_state->end_due_updates();
+  if (notes) {
     // Compared while autograd computes the first gradients.
     announce(
         group(),
         options.weight ? kWeightedBackward : kPlainBackward,
-        step_notes(context_, input_watch_->take()).encode(),
+        *std::move(notes),
         [watch = input_watch_,
-         numbers = optimizer_numbers(context_)](const auto& notes) {
-          watch->hear(StepNotes::inputs_of(notes));
-          check_steps(notes, numbers);
+         numbers = optimizer_numbers(context_)](const auto& of_ranks) {
+          watch->hear(StepNotes::inputs_of(of_ranks));
+          check_steps(of_ranks, numbers);
         });
   }
-  context_.step_state->set_synchronised(synchronises);
-  context_.step_state->end_due_updates();
   group().impl()->guard(
       "backward",
       [&] {

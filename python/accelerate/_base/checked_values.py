@@ -80,8 +80,10 @@ def described(value: Any) -> str:
     except (TypeError, ValueError):
         shown = ""
     shown = shown or " ".join(repr(value).split())
-    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
-    return f"{shown} ({kind or type(value).__name__})"
+    is_long = len(shown) > 60
+    if is_long and _is_number(value):
+        kind = type(value).__name__  # It is wrong because it is too large.
+    return f"{shown[:57] + '...' if is_long else shown} ({kind or type(value).__name__})"
 
 
 def checked(where: str, name: str, value: Any, kind: Kind, remedy: str = "", extra: str = "") -> Any:
