@@ -397,7 +397,8 @@ def test_a_position_brings_the_seed_along_and_is_of_ints():
     assert loader._position() == {"epoch": 1, "num_batches": 0, "seed": 5}
     plain = of_rank_1(DataLoader(TEN, 2))
     assert plain._position() == {"epoch": 0, "num_batches": 0}
-    with pytest.raises(ValueError, match=r"^\[DataLoader\] The saved position is .*without a seed"):
+    expected = r"^\[DataLoader\] The saved position is .*without its own seed"
+    with pytest.raises(ValueError, match=expected):
         plain._restore_position(loader._position())
 
 

@@ -8,7 +8,6 @@
 #include <exception>
 #include <map>
 #include <numeric>
-#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -98,12 +97,13 @@ const ParallelEngine* engine_of(
   return nullptr;
 }
 
-StepNotes step_notes(const RunContext& context, int64_t inputs) {
+StepNotes
+step_notes(const RunContext& context, int64_t inputs, int64_t missed_updates) {
   const auto& step_state = *context.step_state;
   StepNotes notes{
       .inputs = inputs,
       .shared = step_state.shared(),
-      .missed_updates = step_state.num_missed_updates()};
+      .missed_updates = missed_updates};
   for (const auto& optimizer : context.living_optimizers()) {
     if (const auto index = optimizer->index()) {
       notes.learning_rates[*index] +=
@@ -333,6 +333,10 @@ void TrainingRun::backward(
              return model->engine->is_alone();
            });
   };
+  // A backward that fails counts on all ranks: some learn of a mismatch before
+  // they compute gradients, and some after.
+  const int64_t missed_updates = context_.step_state->num_missed_updates();
+  context_.step_state->end_due_updates();
   at::Tensor weighted = context_.accumulation->weigh(
       loss,
       options.weight,
@@ -358,25 +362,19 @@ void TrainingRun::backward(
     checks_.check_weights();
   }
   const bool synchronises = context_.sends_gradients();
-  // Of what was done before this backward. Ranks count alike if it fails.
-  std::optional<Notes> notes;
   if (!context_.reductions->is_joining() && synchronises) {
-    notes = step_notes(context_, input_watch_->take()).encode();
-  }
-  context_.step_state->set_synchronised(synchronises);
-  context_.step_state->end_due_updates();
-  if (notes) {
     // Compared while autograd computes the first gradients.
     announce(
         group(),
         options.weight ? kWeightedBackward : kPlainBackward,
-        *std::move(notes),
+        step_notes(context_, input_watch_->take(), missed_updates).encode(),
         [watch = input_watch_,
          numbers = optimizer_numbers(context_)](const auto& of_ranks) {
           watch->hear(StepNotes::inputs_of(of_ranks));
           check_steps(of_ranks, numbers);
         });
   }
+  context_.step_state->set_synchronised(synchronises);
   group().impl()->guard(
       "backward",
       [&] {
