@@ -570,7 +570,8 @@ TEST(Freezing, MasterWeightsAreMadeInPrepareAlone) {
     EXPECT_THAT(
         [&] { train_phases(options, true); },
         ThrowsMessage<UsageError>(
-            HasSubstr("'first.weight' was frozen during prepare() and")));
+            HasSubstr("'first.weight' requires a gradient, but it was frozen "
+                      "during prepare() and so has no master weight")));
   });
 }
 

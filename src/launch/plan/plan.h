@@ -32,8 +32,8 @@ struct MachineFacts {
   std::string python = "python3";
 };
 
-/// The Python for scripts: next to this program, else the one that pip installed
-/// this program for, else the first on PATH.
+/// The Python for scripts: next to this program, else the one that pip
+/// installed this program for, else the first on PATH.
 ACCELERATE_API std::string find_python();
 
 /// Inspects this machine. GPUs are only queried if `config` needs them.
