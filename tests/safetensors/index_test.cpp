@@ -182,7 +182,7 @@ TEST(SafetensorsIndex, TakesOldAndForeignKeysButNothingMalformed) {
       {R"({"weight_map":{},"weight_map":{}})", "weight_map twice"},
       {R"({"weight_map":{"a":1}})", "a number instead of a string"},
       {R"({"weight_map":{"a":"f","a":"g"}})", "tensor 'a' twice"},
-      {R"({"weight_map":{"a":"../f"}})", "to '../f' instead of the name"},
+      {R"({"weight_map":{"a":"../f"}})", "to '../f', which is not the name"},
       {R"({"weight_map":{"a":"/etc/passwd"}})", "'/etc/passwd'"},
       {R"({"weight_map":{"a":".."}})", "'..'"},
       {R"({"weight_map":{"a":""}})", "''"},
