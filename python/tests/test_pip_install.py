@@ -209,7 +209,7 @@ def test_an_engine_for_another_python_is_refused_in_one_line(programs, tmp_path)
 
 
 def test_programs_outside_of_the_environment_use_the_python_that_installed_them(programs, tmp_path):
-    # As with `pip install --user`, no python3 is beside the programs.
+    # After `pip install --user`, the folder of the programs has no python3.
     away = tmp_path / "a folder/bin"
     shutil.copytree(programs, away, ignore=shutil.ignore_patterns("python*"))
     (tmp_path / "a folder/accelerate").symlink_to(site_packages(programs) / "accelerate")

@@ -97,14 +97,18 @@ const ParallelEngine* engine_of(
   return nullptr;
 }
 
-StepNotes
-step_notes(const RunContext& context, int64_t inputs, int64_t missed_updates) {
-  const auto& step_state = *context.step_state;
+using Optimizers = std::vector<std::shared_ptr<OptimizerStep>>;
+
+StepNotes step_notes(
+    const StepState& step_state,
+    const Optimizers& optimizers,
+    int64_t inputs,
+    int64_t missed_updates) {
   StepNotes notes{
       .inputs = inputs,
       .shared = step_state.shared(),
       .missed_updates = missed_updates};
-  for (const auto& optimizer : context.living_optimizers()) {
+  for (const auto& optimizer : optimizers) {
     if (const auto index = optimizer->index()) {
       notes.learning_rates[*index] +=
           optimizer->optimizer().sum_of_learning_rates();
@@ -118,9 +122,9 @@ step_notes(const RunContext& context, int64_t inputs, int64_t missed_updates) {
   return notes;
 }
 
-OptimizerNumbers optimizer_numbers(const RunContext& context) {
+OptimizerNumbers optimizer_numbers(const Optimizers& optimizers) {
   OptimizerNumbers numbers;
-  for (const auto& optimizer : context.living_optimizers()) {
+  for (const auto& optimizer : optimizers) {
     ++numbers.count;
     if (const auto index = optimizer->index()) {
       numbers.of_index[*index] = numbers.count;
@@ -363,13 +367,19 @@ void TrainingRun::backward(
   }
   const bool synchronises = context_.sends_gradients();
   if (!context_.reductions->is_joining() && synchronises) {
+    const auto optimizers = context_.living_optimizers();
     // Compared while autograd computes the first gradients.
     announce(
         group(),
         options.weight ? kWeightedBackward : kPlainBackward,
-        step_notes(context_, input_watch_->take(), missed_updates).encode(),
+        step_notes(
+            *context_.step_state,
+            optimizers,
+            input_watch_->take(),
+            missed_updates)
+            .encode(),
         [watch = input_watch_,
-         numbers = optimizer_numbers(context_)](const auto& of_ranks) {
+         numbers = optimizer_numbers(optimizers)](const auto& of_ranks) {
           watch->hear(StepNotes::inputs_of(of_ranks));
           check_steps(of_ranks, numbers);
         });
