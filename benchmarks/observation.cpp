@@ -17,9 +17,9 @@
 #include <string>
 #include <vector>
 
-#include "accelerate/tracking.h"
-#include "observe/rank_record.h"
-#include "observe/watchdog.h"
+#include "accelerate/observe/tracking.h"
+#include "core/observe/rank_record.h"
+#include "core/observe/watchdog.h"
 
 namespace {
 

@@ -9,9 +9,9 @@
 // similar length, which are padded to their longest, rounded up to 16;
 // `packed` leaves padding out. Weights in bf16 with masters; captured.
 #include <accelerate/accelerate.h>
+#include <accelerate/data/packed_batches.h>
 #include <accelerate/models.h>
-#include <accelerate/packed_batches.h>
-#include <accelerate/packing.h>
+#include <accelerate/models/packing.h>
 #include <torch/torch.h>
 
 #include <algorithm>

@@ -17,8 +17,8 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
 
-#include "comm/roll_call.h"
-#include "hardware/ports.h"
+#include "core/hardware/ports.h"
+#include "training/comm/roll_call.h"
 
 namespace {
 

@@ -20,12 +20,12 @@
 
 #include "accelerate/error.h"
 #include "accelerate/version.h"
-#include "base/printable.h"
-#include "base/str.h"
-#include "cli/commands.h"
-#include "cli/help.h"
-#include "cli/program_mark.h"
-#include "config/nearest.h"
+#include "core/base/printable.h"
+#include "core/base/str.h"
+#include "core/config/nearest.h"
+#include "launcher/cli/commands.h"
+#include "launcher/cli/help.h"
+#include "launcher/cli/program_mark.h"
 
 namespace {
 

@@ -2,7 +2,7 @@
 // Learns to tell two spirals apart.
 #include <accelerate/accelerator.h>
 #include <accelerate/data_loader.h>
-#include <accelerate/progress_bar.h>
+#include <accelerate/observe/progress_bar.h>
 #include <torch/torch.h>
 
 #include "spirals.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Learns to tell two spirals apart.
 #include <accelerate/data_loader.h>
-#include <accelerate/progress_bar.h>
+#include <accelerate/observe/progress_bar.h>
 #include <torch/torch.h>
 
 #include "spirals.h"

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <accelerate/process.h>
-#include <accelerate/tree.h>
+#include <accelerate/state/tree.h>
 #include <torch/torch.h>
 
 #include <cmath>

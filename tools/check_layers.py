@@ -6,7 +6,7 @@
     python3 tools/check_layers.py --torch-headers [ROOT]
 
 Looks at every quoted or <accelerate/...> include of include/, src/, cli/ and
-python/, and at every import of the package in python/accelerate, also those
+python/src, and at every import of the package in python/accelerate, also those
 inside functions, which would hide import cycles. Prints one line per violation
 and exits 1. With --picture it prints the layers as docs/architecture.md shows
 them, with --torch-headers the public headers that include torch's, themselves
@@ -25,32 +25,39 @@ TORCH = re.compile(r"^\s*#\s*include\s*<(?:ATen|c10|torch)/", re.M)
 PACKAGE = "python/accelerate"
 
 
-def read_table(root, section=""):
-    """Module -> modules it may include, and public header -> its module. The
-    section PACKAGE has folders of Python, and modules outside of them."""
-    allowed, owner, current = {}, {}, ""
+def read_table(root, package=False):
+    """Module -> modules it may include, public header -> its module, and module -> its
+    library. The section PACKAGE has folders of Python, and modules outside of them."""
+    allowed, owner, library, current = {}, {}, {}, ""
     for line in (root / "tools/layers.txt").read_text().splitlines():
         if line.startswith("["):
             current = line.strip("[]")
-        if not line.strip() or line[0] in "#[" or current != section:
+        if not line.strip() or line[0] in "#[" or (current == PACKAGE) != package:
             continue
         module, others, headers = (part.split() for part in line.split(":"))
         allowed[module[0]] = {module[0], *others}
         owner.update({header: module[0] for header in headers})
-    return allowed, owner
+        library[module[0]] = current
+    return allowed, owner, library
 
 
-def module_of(path, root, allowed, owner):
+def module_in(parts, library):
+    """The module of a file below src; a library of one module has no folders."""
+    module = parts[0] if library.get(parts[0]) == parts[0] else parts[1]
+    return module if library.get(module) == parts[0] else None
+
+
+def module_of(path, root, owner, library):
     parts = path.relative_to(root).parts
     if parts[0] == "include":
         return owner.get("/".join(parts[2:]).removesuffix(".h"))
     if parts[0] == "src":
-        return parts[1] if parts[1] in allowed else None
-    return parts[0] if parts[0] in allowed else None
+        return module_in(parts[1:], library)
+    return parts[0] if parts[0] in library else None
 
 
 def sources(root):
-    return [p for folder in ("include", "src", "cli", "python")
+    return [p for folder in ("include", "src", "cli", "python/src")
             for p in sorted((root / folder).rglob("*"))
             if p.suffix in (".h", ".cpp", ".cu", ".cuh") and "gloo_headers" not in p.parts]
 
@@ -64,21 +71,23 @@ def upward(allowed):
 
 
 def violations(root):
-    allowed, owner = read_table(root)
+    allowed, owner, library = read_table(root)
     yield from upward(allowed)
     for path in sources(root):
         name = path.relative_to(root)
-        module = module_of(path, root, allowed, owner)
+        module = module_of(path, root, owner, library)
         if module is None:
             yield f"{name}: not listed in tools/layers.txt; add it under its module"
             continue
         for quoted, angled in INCLUDE.findall(path.read_text()):
             target = quoted or angled
-            first, _, rest = target.partition("/")
-            if first == "accelerate":
-                other = owner.get(rest.removesuffix(".h"))
+            parts = target.split("/")
+            if parts[0] == "accelerate":
+                other = owner.get("/".join(parts[1:]).removesuffix(".h"))
+            elif parts[0] == "python":
+                other = "python"
             else:
-                other = first if first in allowed else None
+                other = module_in(parts, library) if len(parts) > 1 else None
             if other is None:
                 yield f"{name}: includes {target}, which no module owns"
             elif other not in allowed[module]:
@@ -133,7 +142,7 @@ def cycles(imports):
 
 
 def python_violations(root):
-    allowed, owner = read_table(root, PACKAGE)
+    allowed, owner, _ = read_table(root, package=True)
     yield from upward(allowed)
     modules = python_modules(root)
 
@@ -160,10 +169,10 @@ def python_violations(root):
 
 
 def picture(root):
-    """A line per layer: a module stands one above the highest it may include."""
-    allowed, owner = read_table(root)
+    """A line per library and layer: a module is one layer above the highest that it may include."""
+    allowed, owner, library = read_table(root)
     below = {module: others - {module} for module, others in allowed.items()}
-    with_torch = {module_of(path, root, allowed, owner) for path in sources(root)
+    with_torch = {module_of(path, root, owner, library) for path in sources(root)
                   if TORCH.search(path.read_text())}
 
     @functools.cache
@@ -176,9 +185,10 @@ def picture(root):
 
     rows = {}
     for module in allowed:
-        rows.setdefault(layer(module), []).append(
+        rows.setdefault(library[module], {}).setdefault(layer(module), []).append(
             module + ("*" if needs_torch(module) else ""))
-    lines = [f"{number}  {'  '.join(rows[number])}" for number in sorted(rows)]
+    lines = [f"{name if number == min(layers) else '':<11} {number:>2}  {'  '.join(layers[number])}"
+             for name, layers in rows.items() for number in sorted(layers)]
     return "\n".join([*lines, "(* = needs torch)"])
 
 

@@ -61,9 +61,9 @@ def join(wheels: list[Wheel]) -> Wheel:
 def libraries_opened_at_run_time() -> list[str]:
     """Of `accelerate watch`. libcurl sends metrics of C++ programs alone, which no wheel has headers
     for; Python's trackers are those packages themselves."""
-    text = "".join(path.read_text() for path in sorted(ROOT.glob("src/watch/*.cpp")))
+    text = "".join(path.read_text() for path in sorted(ROOT.glob("src/launcher/watch/*.cpp")))
     names = re.findall(r'OptionalLibrary \w+\(\s*"([^"]+)"', text)
-    assert names, "no OptionalLibrary in src/watch"
+    assert names, "no OptionalLibrary in src/launcher/watch"
     return names
 
 

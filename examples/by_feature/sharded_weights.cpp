@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Splits the weights of a model into files of a maximum size, in the layout
 // that Hugging Face libraries read: sharded_weights FROM TO 5GB
-#include <accelerate/safetensors_index.h>
+#include <accelerate/files/safetensors_index.h>
 
 #include <iostream>
 

@@ -6,18 +6,18 @@
 #include <optional>
 
 #include "accelerate/checkpoint.h"
-#include "accelerate/data_loader_options.h"
-#include "accelerate/ddp.h"
+#include "accelerate/data/data_loader_options.h"
+#include "accelerate/distributed/ddp.h"
+#include "accelerate/distributed/memory_options.h"
+#include "accelerate/distributed/mesh_shape.h"
+#include "accelerate/distributed/own_engine.h"
+#include "accelerate/distributed/process_group.h"
+#include "accelerate/distributed/sharding.h"
 #include "accelerate/export.h"
-#include "accelerate/grad_scaler.h"
-#include "accelerate/memory_options.h"
-#include "accelerate/mesh_shape.h"
-#include "accelerate/own_engine.h"
-#include "accelerate/precision.h"
+#include "accelerate/optim/scheduler_stepping.h"
 #include "accelerate/process.h"
-#include "accelerate/process_group.h"
-#include "accelerate/scheduler_stepping.h"
-#include "accelerate/sharding.h"
+#include "accelerate/training/grad_scaler.h"
+#include "accelerate/training/precision.h"
 
 namespace accelerate {
 

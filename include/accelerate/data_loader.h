@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "accelerate/data_loader_options.h"
+#include "accelerate/data/data_loader_options.h"
 #include "accelerate/datasets.h"
 #include "accelerate/detail/batch_source.h"
 #include "accelerate/detail/loader_place.h"
 #include "accelerate/export.h"
-#include "accelerate/stateful.h"
+#include "accelerate/state/stateful.h"
 
 namespace accelerate {
 

@@ -27,8 +27,8 @@
 #include <vector>
 
 #include "accelerate/export.h"
-#include "accelerate/model_config.h"
-#include "accelerate/model_inputs.h"
+#include "accelerate/models/model_config.h"
+#include "accelerate/models/model_inputs.h"
 
 namespace accelerate::models {
 

@@ -25,8 +25,8 @@
 
 #include "accelerate/detail/step_scalars.h"
 #include "accelerate/export.h"
-#include "accelerate/optimizer_state.h"
-#include "accelerate/parameter_groups.h"
+#include "accelerate/optim/optimizer_state.h"
+#include "accelerate/optim/parameter_groups.h"
 
 namespace accelerate::optim {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "accelerate/detail/forward_scope.h"
-#include "accelerate/tree.h"
+#include "accelerate/state/tree.h"
 
 namespace accelerate {
 

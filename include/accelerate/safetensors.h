@@ -5,7 +5,7 @@
 // dtype, shape and offsets of every tensor), and the data. Reading maps the
 // file and copies nothing; writing produces the same bytes as the Python
 // package `safetensors`. For folders with several files, see
-// accelerate/safetensors_index.h.
+// accelerate/files/safetensors_index.h.
 //
 //     accelerate::safetensors::File file("model.safetensors");
 //     auto weight = file.tensor("lm_head.weight"); // a view into the file
@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "accelerate/export.h"
-#include "accelerate/safetensors_errors.h"
+#include "accelerate/files/safetensors_errors.h"
 
 namespace accelerate::safetensors {
 

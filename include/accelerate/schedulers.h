@@ -22,9 +22,9 @@
 #include <vector>
 
 #include "accelerate/export.h"
+#include "accelerate/optim/scheduler_stepping.h"
 #include "accelerate/optimizer.h"
-#include "accelerate/scheduler_stepping.h"
-#include "accelerate/stateful.h"
+#include "accelerate/state/stateful.h"
 
 namespace accelerate {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerate/capture.h"
+#include "accelerate/training/capture.h"
 #include "python/src/binders.h"
-#include "run/training_run.h"
+#include "training/run/training_run.h"
 
 namespace accelerate::python {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/error.h"
 #include "python/src/binders.h"
-#include "run/run_checkpoints.h"
+#include "training/run/run_checkpoints.h"
 
 namespace accelerate::python {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "accelerate/samplers.h"
-#include "data/batch_dealer.h"
-#include "data/dispatch_chain.h"
-#include "data/even_part.h"
+#include "accelerate/data/samplers.h"
 #include "python/src/binders.h"
+#include "training/data/batch_dealer.h"
+#include "training/data/dispatch_chain.h"
+#include "training/data/even_part.h"
 
 namespace accelerate::python {
 namespace {

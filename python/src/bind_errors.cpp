@@ -2,8 +2,8 @@
 #include <torch/csrc/Exceptions.h>
 
 #include "accelerate/error.h"
-#include "parallel/carried_errors.h"
 #include "python/src/binders.h"
+#include "training/parallel/carried_errors.h"
 
 namespace accelerate::python {
 namespace {

@@ -3,10 +3,10 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "accelerate/error.h"
-#include "accelerate/safetensors_index.h"
-#include "base/str.h"
+#include "accelerate/files/safetensors_index.h"
+#include "core/base/str.h"
 #include "python/src/binders.h"
-#include "state/file_tensors.h"
+#include "training/state/file_tensors.h"
 
 namespace accelerate::python {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerate/c10d.h"
-#include "accelerate/collectives.h"
+#include "accelerate/distributed/c10d.h"
+#include "accelerate/distributed/collectives.h"
 #include "accelerate/error.h"
-#include "comm/agreement.h"
-#include "comm/failure.h"
-#include "comm/script_lock.h"
 #include "python/src/binders.h"
+#include "training/comm/agreement.h"
+#include "training/comm/failure.h"
+#include "training/comm/script_lock.h"
 
 namespace accelerate::python {
 namespace {

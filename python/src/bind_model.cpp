@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "accelerate/accumulate.h"
 #include "accelerate/prepared_model.h"
+#include "accelerate/training/accumulate.h"
 #include "python/src/binders.h"
-#include "run/model_context.h"
+#include "training/run/model_context.h"
 
 namespace accelerate::python {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerate/step_times.h"
-#include "observe/rank_record.h"
-#include "observe/script_stack.h"
+#include "accelerate/observe/step_times.h"
+#include "core/observe/rank_record.h"
+#include "core/observe/script_stack.h"
 #include "python/src/binders.h"
 #include "python/src/running_frames.h"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "optim/optimizer_step.h"
 #include "python/src/binders.h"
 #include "python/src/python_optimizer.h"
 #include "python/src/state_values.h"
+#include "training/optim/optimizer_step.h"
 
 namespace accelerate::python {
 

@@ -3,15 +3,15 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "accelerate/memory.h"
 #include "accelerate/process.h"
-#include "comm/backends/backends.h"
-#include "comm/connect.h"
-#include "device/accelerator_kinds.h"
-#include "device/device.h"
-#include "hardware/network.h"
+#include "accelerate/training/memory.h"
+#include "core/hardware/network.h"
 #include "python/src/binders.h"
-#include "run/assemble.h"
+#include "training/comm/backends/backends.h"
+#include "training/comm/connect.h"
+#include "training/device/accelerator_kinds.h"
+#include "training/device/device.h"
+#include "training/run/assemble.h"
 
 namespace accelerate::python {
 

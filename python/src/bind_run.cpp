@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "accelerate/distributed/local_sgd.h"
 #include "accelerate/error.h"
-#include "accelerate/local_sgd.h"
-#include "base/exit_codes.h"
-#include "config/run_settings.h"
+#include "core/base/exit_codes.h"
+#include "core/config/run_settings.h"
 #include "python/src/binders.h"
 #include "python/src/python_optimizer.h"
 #include "python/src/state_values.h"
-#include "run/training_run.h"
+#include "training/run/training_run.h"
 
 namespace accelerate::python {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/src/binders.h"
-#include "selftest/selftest.h"
+#include "training/selftest/selftest.h"
 
 namespace accelerate::python {
 

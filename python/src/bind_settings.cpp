@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/variables.h"
-#include "config/config_file.h"
-#include "config/launch_config.h"
-#include "config/run_settings.h"
+#include "core/base/variables.h"
+#include "core/config/config_file.h"
+#include "core/config/launch_config.h"
+#include "core/config/run_settings.h"
 #include "python/src/binders.h"
 
 namespace accelerate::python {

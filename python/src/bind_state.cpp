@@ -2,15 +2,15 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "accelerate/error.h"
-#include "accelerate/state_registry.h"
-#include "base/mapped_file.h"
-#include "base/str.h"
-#include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/numbered.h"
+#include "accelerate/state/state_registry.h"
+#include "core/base/mapped_file.h"
+#include "core/base/str.h"
+#include "core/checkpoint/checkpoint_folder.h"
+#include "core/checkpoint/numbered.h"
 #include "python/src/binders.h"
 #include "python/src/state_values.h"
-#include "run/model_context.h"
-#include "state/sliced_state.h"
+#include "training/run/model_context.h"
+#include "training/state/sliced_state.h"
 
 namespace accelerate::python {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/src/binders.h"
-#include "state/step_state.h"
+#include "training/state/step_state.h"
 
 namespace accelerate::python {
 

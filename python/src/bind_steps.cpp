@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/src/binders.h"
-#include "run/batch_rows.h"
-#include "run/step_report.h"
+#include "training/run/batch_rows.h"
+#include "training/run/step_report.h"
 
 namespace accelerate::python {
 

@@ -4,7 +4,7 @@
 
 #include <torch/csrc/utils/pybind.h>
 
-#include "optim/optimizer_step.h"
+#include "training/optim/optimizer_step.h"
 
 namespace accelerate::python {
 

@@ -4,7 +4,7 @@
 
 #include <torch/csrc/utils/pybind.h>
 
-#include "accelerate/state_dict.h"
+#include "accelerate/state/state_dict.h"
 
 namespace accelerate::python {
 

@@ -10,7 +10,7 @@
 #include <limits>
 #include <optional>
 
-#include "accelerate/kernels.h"
+#include "accelerate/training/kernels.h"
 
 namespace accelerate::models {
 namespace {

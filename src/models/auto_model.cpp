@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "accelerate/error.h"
-#include "base/str.h"
+#include "core/base/str.h"
 #include "models/architecture.h"
 #include "models/model_loader.h"
 

@@ -4,8 +4,8 @@
 #include <ATen/ATen.h>
 
 #include "accelerate/error.h"
-#include "accelerate/recompute.h"
-#include "base/str.h"
+#include "accelerate/training/recompute.h"
+#include "core/base/str.h"
 #include "models/losses.h"
 
 namespace accelerate::models {

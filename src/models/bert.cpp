@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "base/str.h"
+#include "core/base/str.h"
 #include "models/architecture.h"
 
 namespace accelerate::models {

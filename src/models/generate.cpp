@@ -8,9 +8,9 @@
 
 #include "accelerate/error.h"
 #include "accelerate/models.h"
-#include "base/str.h"
+#include "core/base/str.h"
 #include "models/attention.h"
-#include "parallel/shared_reads.h"
+#include "training/parallel/shared_reads.h"
 
 namespace accelerate::models {
 namespace {

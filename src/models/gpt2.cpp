@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "base/str.h"
+#include "core/base/str.h"
 #include "models/architecture.h"
 #include "models/backbone.h"
 

@@ -7,7 +7,7 @@
 
 #include <map>
 
-#include "base/str.h"
+#include "core/base/str.h"
 
 namespace accelerate::models {
 namespace {

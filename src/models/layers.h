@@ -18,8 +18,8 @@
 #include <string_view>
 #include <unordered_set>
 
-#include "accelerate/kernels.h"
-#include "accelerate/model_config.h"
+#include "accelerate/models/model_config.h"
+#include "accelerate/training/kernels.h"
 
 namespace accelerate::models {
 

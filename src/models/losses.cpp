@@ -4,9 +4,9 @@
 #include <ATen/ATen.h>
 
 #include "accelerate/error.h"
-#include "accelerate/kernels.h"
-#include "accelerate/model_inputs.h"
-#include "base/str.h"
+#include "accelerate/models/model_inputs.h"
+#include "accelerate/training/kernels.h"
+#include "core/base/str.h"
 
 namespace accelerate::models {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerate/model_config.h"
+#include "accelerate/models/model_config.h"
 
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "accelerate/error.h"
-#include "base/str.h"
+#include "core/base/str.h"
 
 namespace accelerate::models {
 

@@ -11,9 +11,9 @@
 #include <set>
 
 #include "accelerate/error.h"
-#include "base/atomic_file.h"
-#include "base/str.h"
-#include "parallel/shared_reads.h"
+#include "core/base/atomic_file.h"
+#include "core/base/str.h"
+#include "training/parallel/shared_reads.h"
 
 namespace accelerate::models {
 namespace {

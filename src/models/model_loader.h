@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
+#include "accelerate/files/safetensors_index.h"
 #include "accelerate/models.h"
-#include "accelerate/safetensors_index.h"
 #include "models/architecture.h"
 #include "models/layers.h"
 

@@ -3,8 +3,8 @@
 #include <ATen/ATen.h>
 
 #include "accelerate/error.h"
-#include "accelerate/packing.h"
-#include "base/str.h"
+#include "accelerate/models/packing.h"
+#include "core/base/str.h"
 
 namespace accelerate::models {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "accelerate/text.h"
-#include "base/str.h"
+#include "core/base/str.h"
 
 namespace accelerate::text {
 namespace {

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "accelerate/error.h"
-#include "base/str.h"
+#include "core/base/str.h"
 
 namespace accelerate::text {
 

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "base/str.h"
+#include "core/base/str.h"
 #include "text/split.h"
 #include "text/utf8.h"
 

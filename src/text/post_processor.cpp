@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "base/str.h"
+#include "core/base/str.h"
 #include "text/truncation.h"
 
 namespace accelerate::text {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nlohmann/json.hpp>
 
-#include "base/str.h"
-#include "base/utf8.h"
+#include "core/base/str.h"
+#include "core/base/utf8.h"
 #include "text/json_part.h"
 #include "text/tokenizer_parts.h"
 #include "text/unicode.h"

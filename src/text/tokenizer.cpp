@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "accelerate/text.h"
-#include "base/str.h"
+#include "core/base/str.h"
 #include "text/batch.h"
 #include "text/pipeline.h"
 

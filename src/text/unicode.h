@@ -9,7 +9,7 @@
 #include <array>
 #include <cstdint>
 
-#include "accelerate/export.h"
+#include "core/base/internal.h"
 
 namespace accelerate::text {
 
@@ -46,8 +46,8 @@ struct ClassTable {
   std::array<CharClasses, kNumTabulated> of;
 };
 /// Created on the first call, in a few milliseconds. Thread-safe.
-ACCELERATE_API const ClassTable& class_table();
-ACCELERATE_API CharClasses computed_classes(char32_t c);
+ACCELERATE_INTERNAL const ClassTable& class_table();
+ACCELERATE_INTERNAL CharClasses computed_classes(char32_t c);
 
 inline CharClasses classes(char32_t c) {
   static const ClassTable& table = class_table();
@@ -61,11 +61,11 @@ struct CodePoints {
 };
 
 /// Full lowercase, without context.
-ACCELERATE_API CodePoints lowercase(char32_t c);
+ACCELERATE_INTERNAL CodePoints lowercase(char32_t c);
 /// Full canonical decomposition.
-ACCELERATE_API CodePoints decompose(char32_t c);
+ACCELERATE_INTERNAL CodePoints decompose(char32_t c);
 /// Canonical combining class.
-ACCELERATE_API int combining_class(char32_t c);
+ACCELERATE_INTERNAL int combining_class(char32_t c);
 
 /// The blocks that BERT treats as Chinese characters.
 bool is_chinese(char32_t c);

@@ -2,8 +2,8 @@
 #include "text/utf8.h"
 
 #include "accelerate/text.h"
-#include "base/str.h"
-#include "base/utf8.h"
+#include "core/base/str.h"
+#include "core/base/utf8.h"
 
 namespace accelerate {
 

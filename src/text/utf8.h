@@ -6,16 +6,16 @@
 #include <string>
 #include <string_view>
 
-#include "accelerate/export.h"
+#include "core/base/internal.h"
 
 namespace accelerate::text {
 
 /// Throws `InvalidUtf8Error` with `where` in its message; returns whether the
 /// text is ASCII.
-ACCELERATE_API bool check_utf8(std::string_view text, const char* where);
+ACCELERATE_INTERNAL bool check_utf8(std::string_view text, const char* where);
 
 /// `bytes` with U+FFFD for each longest prefix of an invalid character.
-ACCELERATE_API std::string replace_invalid_utf8(std::string_view bytes);
+ACCELERATE_INTERNAL std::string replace_invalid_utf8(std::string_view bytes);
 
 inline bool is_ascii(char byte) {
   return static_cast<unsigned char>(byte) < 0x80;

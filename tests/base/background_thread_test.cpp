@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/background_thread.h"
+#include "core/base/background_thread.h"
 
 #include <gtest/gtest.h>
 

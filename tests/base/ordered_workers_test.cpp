@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Needs no torch, so that it can run under ThreadSanitizer.
-#include "base/ordered_workers.h"
+#include "core/base/ordered_workers.h"
 
 #include <gmock/gmock.h>
 #include <sys/resource.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/printable.h"
+#include "core/base/printable.h"
 
 #include <gtest/gtest.h>
 

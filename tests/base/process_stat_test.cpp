@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/process_stat.h"
+#include "core/base/process_stat.h"
 
 #include <gmock/gmock.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include <iterator>
 #include <string>
 
-#include "base/programs.h"
+#include "core/base/programs.h"
 
 namespace accelerate {
 namespace {

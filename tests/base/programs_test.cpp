@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/programs.h"
+#include "core/base/programs.h"
 
 #include <gtest/gtest.h>
 

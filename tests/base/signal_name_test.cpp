@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/signal_name.h"
+#include "core/base/signal_name.h"
 
 #include <gtest/gtest.h>
 

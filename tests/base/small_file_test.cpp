@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/small_file.h"
+#include "core/base/small_file.h"
 
 #include <gmock/gmock.h>
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/words.h"
+#include "core/base/words.h"
 
 #include <gtest/gtest.h>
 

@@ -18,19 +18,19 @@ NAMES = re.compile(
 )
 ALLOWED = {
     # The rows, and the names of all variables.
-    "src/base/variables.h",
-    "include/accelerate/accelerator_kind.h",
-    "src/device/accelerator_kinds.cpp",
-    "src/hardware/nvidia.cpp",
-    "src/comm/backends/gloo.cpp",
-    "src/comm/backends/nccl.cpp",
+    "src/core/base/variables.h",
+    "include/accelerate/device/accelerator_kind.h",
+    "src/training/device/accelerator_kinds.cpp",
+    "src/core/hardware/nvidia.cpp",
+    "src/training/comm/backends/gloo.cpp",
+    "src/training/comm/backends/nccl.cpp",
     # CUDA's graphs, and operators of kernels: cuBLASLt's and those that nvcc has
     # compiled.
-    "src/device/cuda_graph.cpp",
-    "src/kernels/cublas_lt.cpp",
-    "src/kernels/cuda_operators.cpp",
+    "src/training/device/cuda_graph.cpp",
+    "src/training/kernels/cublas_lt.cpp",
+    "src/training/kernels/cuda_operators.cpp",
     # An example of a row.
-    "include/accelerate/c10d.h",
+    "include/accelerate/distributed/c10d.h",
     # Functions of the original that ask for one kind by name.
     "python/accelerate/utils/imports.py",
 }

@@ -22,8 +22,10 @@ assert names == (ROOT / "docs/coming_from_huggingface.md").read_text(), (
     "docs/coming_from_huggingface.md is not what python/differences.txt says; run: "
     "python3 tools/coming_from_accelerate.py > docs/coming_from_huggingface.md")
 
-named = set(re.findall(r"`(\w+\.h)`", (ROOT / "docs/headers.md").read_text()))
-public = {path.name for path in (ROOT / "include/accelerate").glob("*.h")} | {"version.h"}
+INCLUDE = ROOT / "include/accelerate"
+named = set(re.findall(r"`([\w/]+\.h)`", (ROOT / "docs/headers.md").read_text()))
+public = {path.relative_to(INCLUDE).as_posix() for path in INCLUDE.rglob("*.h")
+          if path.parent.name != "detail"} | {"version.h"}
 assert not public - named, f"docs/headers.md does not name {sorted(public - named)}"
 assert not named - public, f"docs/headers.md names {sorted(named - public)}, which do not exist"
 
@@ -31,7 +33,7 @@ assert not named - public, f"docs/headers.md names {sorted(named - public)}, whi
 STRUCT = re.compile(r"^struct (?:ACCELERATE_API )?(\w+) \{\n(.*?)^\};", re.S | re.M)
 FIELD = re.compile(r"^  (?!static|//|using)[\w:<>,* ]+?\s(\w+)(?: = [^;]*)?;", re.M)
 fields = {name: FIELD.findall(body)
-          for header in sorted((ROOT / "include/accelerate").glob("*.h"))
+          for header in sorted(INCLUDE.rglob("*.h"))
           for name, body in STRUCT.findall(header.read_text())}
 
 

@@ -13,15 +13,15 @@
 #include <vector>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/accelerator_kind.h"
-#include "accelerate/c10d.h"
-#include "accelerate/empty_weights.h"
-#include "accelerate/mesh.h"
+#include "accelerate/data/packed_batches.h"
+#include "accelerate/device/accelerator_kind.h"
+#include "accelerate/distributed/c10d.h"
+#include "accelerate/distributed/mesh.h"
 #include "accelerate/models.h"
-#include "accelerate/packed_batches.h"
-#include "accelerate/packing.h"
+#include "accelerate/models/packing.h"
 #include "accelerate/safetensors.h"
 #include "accelerate/text.h"
+#include "accelerate/training/empty_weights.h"
 
 struct Review;
 

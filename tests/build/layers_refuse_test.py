@@ -23,6 +23,7 @@ def with_planted(path, text):
             # Files there come and go, and may be another user's.
             without = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / name, copy / name, ignore=without)
+        (copy / path).parent.mkdir(parents=True, exist_ok=True)
         with open(copy / path, "a") as file:
             file.write(text)
         return check(copy)
@@ -31,13 +32,15 @@ def with_planted(path, text):
 assert check(ROOT).returncode == 0, check(ROOT).stdout
 
 for path, text, expected in [
-    ("src/process/detect.cpp", '#include "launch/plan/plan.h"\n',
-     "process may not include launch/plan/plan.h of launch"),
-    ("src/launch/plan/plan.cpp", '#include "accelerate/accelerator.h"\n',
+    ("src/core/process/detect.cpp", '#include "launcher/launch/plan/plan.h"\n',
+     "process may not include launcher/launch/plan/plan.h of launch"),
+    ("src/launcher/launch/plan/plan.cpp", '#include "accelerate/accelerator.h"\n',
      "launch may not include accelerate/accelerator.h of accelerator"),
-    ("include/accelerate/tree.h", "#include <accelerate/process_group.h>\n",
-     "tree may not include accelerate/process_group.h of comm"),
+    ("include/accelerate/state/tree.h", "#include <accelerate/distributed/process_group.h>\n",
+     "tree may not include accelerate/distributed/process_group.h of comm"),
     ("include/accelerate/unlisted.h", "#pragma once\n", "not listed"),
+    ("src/training/process.cpp", "", "process.cpp: not listed"),
+    ("src/launcher/process/detect.cpp", "", "detect.cpp: not listed"),
     ("tools/layers.txt", "first : second :\nsecond : first :\n",
      "first may include second, which is no row above it"),
     ("python/accelerate/_base/trees.py", "from accelerate.state import PartialState\n",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of environment variables appear only in src/base/variables.h, and once.
+"""Names of environment variables appear only in src/core/base/variables.h, and once.
 
 Checks the string literals of include/, src/, cli/ and python/src: none may contain a name of that
 header, or read a variable that is not in it.
@@ -10,7 +10,7 @@ import shutil
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-TABLE = "src/base/variables.h"
+TABLE = "src/core/base/variables.h"
 # A comment, a character, or a text, raw or not.
 TOKEN = re.compile(
     r'//[^\n]*|/\*.*?\*/|R"\((?P<raw>.*?)\)"|"(?P<text>(?:\\.|[^"\\\n])*)"|\'(?:\\.|[^\'\\])+\'',
@@ -51,7 +51,7 @@ def refuses(text):
     """Whether a tree of the table and one source with this text is refused."""
     with tempfile.TemporaryDirectory() as folder:
         copy = pathlib.Path(folder)
-        (copy / "src/base").mkdir(parents=True)
+        (copy / "src/core/base").mkdir(parents=True)
         shutil.copy(ROOT / TABLE, copy / TABLE)
         (copy / "src/planted.cpp").write_text(text)
         return bool(list(violations(copy)))

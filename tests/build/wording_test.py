@@ -18,8 +18,8 @@ COVERED = ["README.md", "CONTRIBUTING.md", "docs", "src", "cli", "python/src", "
 # Sources whose comments are checked, and those that are not rewritten yet.
 COMMENTED = ["include", "src", "cli", "examples", "python/src", "python/accelerate"]
 LATER = {
-    "include/accelerate/mesh.h",
-    "src/layout/tensor_shape.h",
+    "include/accelerate/distributed/mesh.h",
+    "src/core/layout/tensor_shape.h",
 }
 # It quotes the idioms.
 EXEMPT = {"docs/glossary.md"}

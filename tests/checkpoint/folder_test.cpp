@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/numbered.h"
+#include "core/checkpoint/checkpoint_folder.h"
+#include "core/checkpoint/numbered.h"
 
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -14,9 +14,9 @@
 #include <thread>
 
 #include "accelerate/error.h"
-#include "base/mapped_file.h"
-#include "checkpoint/job_name.h"
 #include "checkpoint/saving.h"
+#include "core/base/mapped_file.h"
+#include "core/checkpoint/job_name.h"
 #include "support/long_run.h"
 #include "support/subprocess.h"
 #include "support/temp_dir.h"

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/manifest.h"
+#include "core/checkpoint/manifest.h"
 
 #include <gmock/gmock.h>
 
 #include "accelerate/error.h"
-#include "base/checksum.h"
+#include "core/base/checksum.h"
 
 namespace accelerate::testing {
 namespace {

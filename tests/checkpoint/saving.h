@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "base/atomic_file.h"
-#include "base/checksum.h"
-#include "checkpoint/checkpoint_folder.h"
+#include "core/base/atomic_file.h"
+#include "core/base/checksum.h"
+#include "core/checkpoint/checkpoint_folder.h"
 
 namespace accelerate::testing {
 

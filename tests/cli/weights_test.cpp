@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "accelerate/safetensors_index.h"
+#include "accelerate/files/safetensors_index.h"
 #include "safetensors/oracle.h"
 #include "safetensors/reference.h"
 #include "sizing/small_llama.h"

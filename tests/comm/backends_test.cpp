@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of backends, with the test's own rows.
-#include "comm/backends/backends.h"
+#include "training/comm/backends/backends.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
 #include <atomic>
 
+#include "accelerate/distributed/process_group.h"
 #include "accelerate/error.h"
-#include "accelerate/process_group.h"
 
 namespace accelerate {
 namespace {

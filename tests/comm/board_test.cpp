@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/board.h"
+#include "training/comm/board.h"
 
 #include <gmock/gmock.h>
 #include <sched.h>
@@ -14,11 +14,11 @@
 #include <thread>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/c10d.h"
-#include "base/str.h"
-#include "comm/agreement.h"
-#include "comm/process_group_impl.h"
+#include "accelerate/distributed/c10d.h"
+#include "core/base/str.h"
 #include "support/rank_bodies.h"
+#include "training/comm/agreement.h"
+#include "training/comm/process_group_impl.h"
 
 namespace accelerate::testing {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checked collectives on trees.
-#include "accelerate/collectives.h"
+#include "accelerate/distributed/collectives.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>
@@ -10,9 +10,9 @@
 #include <mutex>
 #include <regex>
 
-#include "accelerate/c10d.h"
+#include "accelerate/distributed/c10d.h"
 #include "accelerate/error.h"
-#include "comm/agreement.h"
+#include "training/comm/agreement.h"
 
 namespace accelerate {
 namespace {

@@ -10,11 +10,11 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "accelerate/distributed/process_group.h"
 #include "accelerate/error.h"
-#include "accelerate/process_group.h"
-#include "comm/connect.h"
-#include "hardware/ports.h"
+#include "core/hardware/ports.h"
 #include "support/rank_bodies.h"
+#include "training/comm/connect.h"
 
 namespace accelerate {
 namespace {

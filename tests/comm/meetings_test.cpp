@@ -4,9 +4,9 @@
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/c10d.h"
-#include "comm/agreement.h"
-#include "comm/hang_exchange.h"
+#include "accelerate/distributed/c10d.h"
+#include "training/comm/agreement.h"
+#include "training/comm/hang_exchange.h"
 
 namespace accelerate {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The process groups of a mesh. Which rank is where is in mesh_shape_test.cpp.
-#include "accelerate/mesh.h"
+#include "accelerate/distributed/mesh.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Raw collectives against closed forms, with ranks as threads.
-#include "accelerate/process_group.h"
+#include "accelerate/distributed/process_group.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <gmock/gmock.h>
@@ -12,7 +12,7 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "accelerate/c10d.h"
+#include "accelerate/distributed/c10d.h"
 #include "accelerate/error.h"
 
 namespace accelerate {

@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include "accelerate/distributed/process_group.h"
 #include "accelerate/error.h"
-#include "accelerate/process_group.h"
 
 namespace accelerate {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The roll call, on real stores.
-#include "comm/roll_call.h"
+#include "training/comm/roll_call.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>
@@ -11,7 +11,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "accelerate/error.h"
-#include "hardware/ports.h"
+#include "core/hardware/ports.h"
 #include "support/subprocess.h"
 
 namespace accelerate {

@@ -7,9 +7,9 @@
 #include <future>
 #include <mutex>
 
-#include "accelerate/c10d.h"
+#include "accelerate/distributed/c10d.h"
+#include "accelerate/distributed/process_group.h"
 #include "accelerate/error.h"
-#include "accelerate/process_group.h"
 #include "support/rank_bodies.h"
 
 namespace accelerate {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "config/config_file.h"
+#include "core/config/config_file.h"
 
 #include <gmock/gmock.h>
 

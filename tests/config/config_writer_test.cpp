@@ -3,9 +3,9 @@
 #include <sys/stat.h>
 
 #include "accelerate/error.h"
-#include "config/config_file.h"
-#include "config/resolve.h"
-#include "config/yaml_tree.h"
+#include "core/config/config_file.h"
+#include "core/config/resolve.h"
+#include "core/config/yaml_tree.h"
 #include "support/temp_dir.h"
 
 namespace accelerate {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "config/env_bridge.h"
+#include "core/config/env_bridge.h"
 
 #include <gmock/gmock.h>
 

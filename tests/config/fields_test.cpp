@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "config/fields.h"
+#include "core/config/fields.h"
 
 #include <gmock/gmock.h>
 
@@ -7,8 +7,8 @@
 #include <set>
 
 #include "accelerate/error.h"
-#include "base/parse.h"
-#include "config/flags.h"
+#include "core/base/parse.h"
+#include "core/config/flags.h"
 
 namespace accelerate {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "config/nearest.h"
+#include "core/config/nearest.h"
 
 #include <gtest/gtest.h>
 

@@ -5,8 +5,8 @@
 #include <cstdlib>
 
 #include "accelerate/error.h"
-#include "config/config_file.h"
-#include "config/resolve.h"
+#include "core/config/config_file.h"
+#include "core/config/resolve.h"
 #include "support/subprocess.h"
 
 namespace accelerate::testing {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The questions through plain prompts: one line per answer.
-#include "config/questionnaire.h"
+#include "core/config/questionnaire.h"
 
 #include <gmock/gmock.h>
 

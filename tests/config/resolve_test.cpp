@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "config/resolve.h"
+#include "core/config/resolve.h"
 
 #include <gmock/gmock.h>
 
 #include "accelerate/error.h"
-#include "config/fields.h"
+#include "core/config/fields.h"
 #include "support/temp_dir.h"
 #include "support/variables.h"
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "config/run_settings.h"
+#include "core/config/run_settings.h"
 
 #include <gmock/gmock.h>
 
 #include "accelerate/error.h"
-#include "config/env_bridge.h"
+#include "core/config/env_bridge.h"
 #include "support/variables.h"
 
 namespace accelerate {

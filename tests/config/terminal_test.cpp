@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
-#include "config/config_file.h"
+#include "core/config/config_file.h"
 #include "support/temp_dir.h"
 
 namespace accelerate::testing {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "config/yaml_tree.h"
+#include "core/config/yaml_tree.h"
 
 #include <gmock/gmock.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The expected values are computed by hand; `test_loaders_of_two_processes.py`
 // compares with the original.
-#include "data/batch_dealer.h"
+#include "training/data/batch_dealer.h"
 
 #include <gmock/gmock.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerate/collate.h"
+#include "accelerate/data/collate.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>

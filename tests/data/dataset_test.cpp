@@ -6,10 +6,10 @@
 
 #include <random>
 
-#include "accelerate/collate.h"
+#include "accelerate/data/collate.h"
+#include "accelerate/data/text_files.h"
+#include "accelerate/data/token_file.h"
 #include "accelerate/error.h"
-#include "accelerate/text_files.h"
-#include "accelerate/token_file.h"
 #include "support/temp_dir.h"
 
 namespace accelerate::testing {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "data/dispatch_chain.h"
+#include "training/data/dispatch_chain.h"
 
 #include <gmock/gmock.h>
 

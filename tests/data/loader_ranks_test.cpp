@@ -7,8 +7,8 @@
 #include <numeric>
 
 #include "accelerate/accelerator.h"
+#include "accelerate/distributed/mesh.h"
 #include "accelerate/error.h"
-#include "accelerate/mesh.h"
 #include "data/sources.h"
 #include "support/rank_bodies.h"
 

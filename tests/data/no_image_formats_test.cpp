@@ -4,7 +4,7 @@
 #include <torch/torch.h>
 
 #include "accelerate/error.h"
-#include "data/image_formats.h"
+#include "training/data/image_formats.h"
 
 namespace accelerate {
 namespace {

@@ -12,10 +12,10 @@
 #include <set>
 #include <sstream>
 
+#include "accelerate/data/packed_batches.h"
+#include "accelerate/data/samplers.h"
 #include "accelerate/error.h"
-#include "accelerate/packed_batches.h"
-#include "accelerate/samplers.h"
-#include "base/stable_hash.h"
+#include "core/base/stable_hash.h"
 #include "support/subprocess.h"
 
 namespace accelerate::testing {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "accelerate/data_loader.h"
-#include "state/step_state.h"
+#include "training/state/step_state.h"
 
 namespace accelerate::testing {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerate/memory.h"
+#include "accelerate/training/memory.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>

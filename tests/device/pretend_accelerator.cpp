@@ -20,8 +20,8 @@
 #include <map>
 #include <mutex>
 
-#include "accelerate/accelerator_kind.h"
-#include "accelerate/c10d.h"
+#include "accelerate/device/accelerator_kind.h"
+#include "accelerate/distributed/c10d.h"
 
 namespace accelerate::testing {
 namespace {

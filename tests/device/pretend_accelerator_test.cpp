@@ -7,11 +7,11 @@
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/accelerator_kind.h"
-#include "accelerate/c10d.h"
+#include "accelerate/device/accelerator_kind.h"
+#include "accelerate/distributed/c10d.h"
 #include "accelerate/error.h"
-#include "parallel/engine.h"
 #include "support/rank_bodies.h"
+#include "training/parallel/engine.h"
 
 namespace accelerate::testing {
 namespace {

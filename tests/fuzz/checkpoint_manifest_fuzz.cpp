@@ -4,8 +4,8 @@
 #include <cstdlib>
 
 #include "accelerate/error.h"
-#include "base/checksum.h"
-#include "checkpoint/manifest.h"
+#include "core/base/checksum.h"
+#include "core/checkpoint/manifest.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace accelerate;

@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "accelerate/error.h"
-#include "config/config_file.h"
-#include "config/yaml_tree.h"
+#include "core/config/config_file.h"
+#include "core/config/yaml_tree.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace accelerate;

@@ -6,9 +6,9 @@
 #include <string_view>
 
 #include "accelerate/error.h"
-#include "base/host_name.h"
-#include "base/printable.h"
-#include "launch/plan/host_file.h"
+#include "core/base/host_name.h"
+#include "core/base/printable.h"
+#include "launcher/launch/plan/host_file.h"
 #include "require.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

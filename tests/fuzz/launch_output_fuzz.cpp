@@ -11,7 +11,7 @@
 #include <iostream>
 #include <map>
 
-#include "launch/supervise/output_router.h"
+#include "launcher/launch/supervise/output_router.h"
 #include "require.h"
 
 namespace accelerate {

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "accelerate/error.h"
-#include "launch/machines/protocol.h"
+#include "launcher/launch/machines/protocol.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace accelerate;

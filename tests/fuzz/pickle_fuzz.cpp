@@ -5,9 +5,9 @@
 #include <set>
 
 #include "accelerate/error.h"
+#include "core/safetensors/pickle.h"
+#include "core/safetensors/stored_zip.h"
 #include "require.h"
-#include "safetensors/pickle.h"
-#include "safetensors/stored_zip.h"
 
 namespace st = accelerate::safetensors;
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <map>
 
-#include "launch/machines/roll_call.h"
+#include "launcher/launch/machines/roll_call.h"
 #include "require.h"
 
 namespace {

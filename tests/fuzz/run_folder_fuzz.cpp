@@ -11,9 +11,9 @@
 #include <string>
 #include <string_view>
 
+#include "launcher/watch/run_reader.h"
+#include "launcher/watch/snapshot.h"
 #include "require.h"
-#include "watch/run_reader.h"
-#include "watch/snapshot.h"
 
 namespace {
 

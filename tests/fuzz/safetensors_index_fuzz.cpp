@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "accelerate/safetensors_index.h"
+#include "accelerate/files/safetensors_index.h"
 
 namespace st = accelerate::safetensors;
 

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "accelerate/error.h"
-#include "base/host_name.h"
-#include "process/cluster_environment.h"
+#include "core/base/host_name.h"
+#include "core/process/cluster_environment.h"
 #include "require.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

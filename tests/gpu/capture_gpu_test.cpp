@@ -8,12 +8,12 @@
 #include <optional>
 #include <sstream>
 
-#include "accelerate/c10d.h"
-#include "comm/hang_exchange.h"
+#include "accelerate/distributed/c10d.h"
 #include "gpu/nccl_ranks.h"
 #include "support/rank_bodies.h"
 #include "support/state.h"
 #include "support/temp_dir.h"
+#include "training/comm/hang_exchange.h"
 
 namespace accelerate {
 namespace {

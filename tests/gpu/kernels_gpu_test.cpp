@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels compared with a plain expression in double precision.
-#include <accelerate/kernels.h>
 #include <accelerate/optimizers.h>
+#include <accelerate/training/kernels.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

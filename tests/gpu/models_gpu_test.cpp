@@ -3,8 +3,8 @@
 // flash attention.
 #include <accelerate/accelerate.h>
 #include <accelerate/models.h>
-#include <accelerate/packing.h>
-#include <accelerate/precision.h>
+#include <accelerate/models/packing.h>
+#include <accelerate/training/precision.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

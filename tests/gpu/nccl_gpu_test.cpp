@@ -10,7 +10,7 @@
 
 #include "accelerate/accelerate.h"
 #include "gpu/nccl_ranks.h"
-#include "parallel/engine.h"
+#include "training/parallel/engine.h"
 
 namespace accelerate::testing {
 namespace {

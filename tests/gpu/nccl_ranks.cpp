@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <stdexcept>
 
-#include "base/str.h"
+#include "core/base/str.h"
 
 namespace accelerate::testing {
 namespace {

@@ -9,10 +9,10 @@
 #include <sstream>
 
 #include "accelerate/accelerate.h"
-#include "device/streams.h"
 #include "gpu/nccl_ranks.h"
-#include "parallel/engine.h"
 #include "support/rank_bodies.h"
+#include "training/device/streams.h"
+#include "training/parallel/engine.h"
 
 namespace accelerate::testing {
 namespace {

@@ -11,12 +11,12 @@
 #include <sstream>
 
 #include "accelerate/error.h"
-#include "hardware/cores.h"
-#include "hardware/gpu_kinds.h"
-#include "hardware/gpu_use.h"
-#include "hardware/memory.h"
-#include "hardware/network.h"
-#include "hardware/ports.h"
+#include "core/hardware/cores.h"
+#include "core/hardware/gpu_kinds.h"
+#include "core/hardware/gpu_use.h"
+#include "core/hardware/memory.h"
+#include "core/hardware/network.h"
+#include "core/hardware/ports.h"
 #include "support/subprocess.h"
 
 namespace accelerate {

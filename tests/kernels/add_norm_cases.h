@@ -2,7 +2,7 @@
 // Cases for both the CPU and GPUs.
 #pragma once
 
-#include <accelerate/kernels.h>
+#include <accelerate/training/kernels.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compared with torch's own cross-entropy, in double precision.
 #include <accelerate/error.h>
-#include <accelerate/kernels.h>
+#include <accelerate/training/kernels.h>
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 

@@ -8,8 +8,8 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/operator.h"
-#include "kernels/total_norm.h"
+#include "training/kernels/operator.h"
+#include "training/kernels/total_norm.h"
 
 namespace accelerate::testing {
 

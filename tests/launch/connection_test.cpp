@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two ends of a control connection, each with its own loop.
-#include "launch/machines/connection.h"
+#include "launcher/launch/machines/connection.h"
 
 #include <gmock/gmock.h>
 #include <sys/socket.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A console with a slow reader.
-#include "launch/supervise/console.h"
+#include "launcher/launch/supervise/console.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
-#include "base/exit_codes.h"
-#include "launch/supervise/process_tree.h"
+#include "core/base/exit_codes.h"
+#include "launcher/launch/supervise/process_tree.h"
 #include "support/cluster.h"
 #include "support/program.h"
 

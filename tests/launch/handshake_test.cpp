@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launch/machines/handshake.h"
+#include "launcher/launch/machines/handshake.h"
 
 #include <gmock/gmock.h>
 
-#include "launch/machines/job_token.h"
-#include "launch/machines/message_code.h"
 #include "launch/needs_codes.h"
+#include "launcher/launch/machines/job_token.h"
+#include "launcher/launch/machines/message_code.h"
 
 namespace accelerate {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The decisions of a job, without processes.
-#include "launch/job.h"
+#include "launcher/launch/job.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -8,9 +8,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/exit_codes.h"
-#include "launch/machines/diagnosis.h"
-#include "process/run_report.h"
+#include "core/base/exit_codes.h"
+#include "core/process/run_report.h"
+#include "launcher/launch/machines/diagnosis.h"
 #include "support/temp_dir.h"
 
 namespace accelerate {

@@ -8,7 +8,7 @@
 
 #include <fstream>
 
-#include "launch/supervise/process_tree.h"
+#include "launcher/launch/supervise/process_tree.h"
 #include "support/program.h"
 #include "support/subprocess.h"
 

@@ -7,9 +7,9 @@
 
 #include <fstream>
 
-#include "hardware/ports.h"
-#include "launch/machines/sockets.h"
-#include "launch/supervise/oom_kills.h"
+#include "core/hardware/ports.h"
+#include "launcher/launch/machines/sockets.h"
+#include "launcher/launch/supervise/oom_kills.h"
 #include "support/program.h"
 #include "support/subprocess.h"
 

@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "launch/supervise/process_tree.h"
+#include "launcher/launch/supervise/process_tree.h"
 #include "support/cluster.h"
 #include "support/program.h"
 

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "accelerate/error.h"
-#include "launch/machines/message_code.h"
+#include "launcher/launch/machines/message_code.h"
 
 namespace accelerate::testing {
 

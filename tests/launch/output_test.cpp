@@ -16,11 +16,11 @@
 #include <thread>
 
 #include "accelerate/error.h"
-#include "base/str.h"
-#include "launch/machines/diagnosis.h"
-#include "launch/supervise/bar_thinner.h"
-#include "launch/supervise/last_words.h"
-#include "launch/supervise/own_folder.h"
+#include "core/base/str.h"
+#include "launcher/launch/machines/diagnosis.h"
+#include "launcher/launch/supervise/bar_thinner.h"
+#include "launcher/launch/supervise/last_words.h"
+#include "launcher/launch/supervise/own_folder.h"
 #include "support/program.h"
 #include "support/subprocess.h"
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launch/plan/placement.h"
+#include "launcher/launch/plan/placement.h"
 
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
 
 #include "accelerate/error.h"
-#include "config/fields.h"
-#include "config/yaml_tree.h"
+#include "core/config/fields.h"
+#include "core/config/yaml_tree.h"
 #include "support/temp_dir.h"
 #include "support/variables.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launch/plan/plan.h"
+#include "launcher/launch/plan/plan.h"
 
 #include <gmock/gmock.h>
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launch/machines/protocol.h"
+#include "launcher/launch/machines/protocol.h"
 
 #include <gmock/gmock.h>
 
 #include "accelerate/error.h"
-#include "launch/machines/job_token.h"
-#include "launch/plan/hosts.h"
+#include "launcher/launch/machines/job_token.h"
+#include "launcher/launch/plan/hosts.h"
 #include "support/temp_dir.h"
 #include "support/variables.h"
 

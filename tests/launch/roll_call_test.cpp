@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launch/machines/roll_call.h"
+#include "launcher/launch/machines/roll_call.h"
 
 #include <gmock/gmock.h>
 

@@ -4,9 +4,9 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include "launch/plan/shell_quote.h"
-#include "launch/supervise/process_tree.h"
-#include "launch/supervise/signal_merger.h"
+#include "launcher/launch/plan/shell_quote.h"
+#include "launcher/launch/supervise/process_tree.h"
+#include "launcher/launch/supervise/signal_merger.h"
 #include "support/cluster.h"
 #include "support/program.h"
 #include "support/subprocess.h"

@@ -10,11 +10,11 @@
 #include <thread>
 
 #include "accelerate/version.h"
-#include "hardware/ports.h"
-#include "launch/machines/handshake.h"
-#include "launch/machines/job_token.h"
-#include "launch/machines/sockets.h"
+#include "core/hardware/ports.h"
 #include "launch/needs_codes.h"
+#include "launcher/launch/machines/handshake.h"
+#include "launcher/launch/machines/job_token.h"
+#include "launcher/launch/machines/sockets.h"
 #include "support/program.h"
 #include "support/subprocess.h"
 

@@ -4,7 +4,7 @@
 #include <sys/stat.h>
 
 #include "accelerate/error.h"
-#include "launch/machines/job_token.h"
+#include "launcher/launch/machines/job_token.h"
 #include "support/temp_dir.h"
 
 namespace accelerate::testing {

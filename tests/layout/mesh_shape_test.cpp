@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks as a grid, against coordinates worked out by hand.
-#include "accelerate/mesh_shape.h"
+#include "accelerate/distributed/mesh_shape.h"
 
 #include <gmock/gmock.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which elements a layout gives each rank, against an index-by-index oracle.
-#include "layout/tensor_layout.h"
+#include "core/layout/tensor_layout.h"
 
 #include <gmock/gmock.h>
 
@@ -9,7 +9,7 @@
 #include <random>
 
 #include "accelerate/error.h"
-#include "layout/tensor_shape.h"
+#include "core/layout/tensor_shape.h"
 
 namespace accelerate {
 namespace {

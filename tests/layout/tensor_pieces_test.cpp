@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerate/tensor_pieces.h"
+#include "accelerate/distributed/tensor_pieces.h"
 
 #include <gmock/gmock.h>
 
@@ -7,8 +7,8 @@
 #include <random>
 
 #include "accelerate/error.h"
-#include "layout/piece_assembly.h"
-#include "layout/tensor_shape.h"
+#include "core/layout/piece_assembly.h"
+#include "core/layout/tensor_shape.h"
 
 namespace accelerate {
 namespace {

@@ -3,8 +3,8 @@
 // generation.
 #include <ATen/CPUGeneratorImpl.h>
 #include <accelerate/accelerate.h>
+#include <accelerate/files/safetensors_index.h>
 #include <accelerate/models.h>
-#include <accelerate/safetensors_index.h>
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 

@@ -2,9 +2,9 @@
 // Packed batches: what `pack` returns and rejects. parity_test.cpp compares the
 // outputs of models.
 #include <accelerate/accelerate.h>
+#include <accelerate/data/packed_batches.h>
 #include <accelerate/models.h>
-#include <accelerate/packed_batches.h>
-#include <accelerate/packing.h>
+#include <accelerate/models/packing.h>
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 

@@ -3,7 +3,7 @@
 // oracle.py).
 #include <ATen/CPUGeneratorImpl.h>
 #include <accelerate/models.h>
-#include <accelerate/packing.h>
+#include <accelerate/models/packing.h>
 #include <accelerate/safetensors.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Queries of a process, and access control.
-#include "observe/job_socket.h"
+#include "core/observe/job_socket.h"
 
 #include <gmock/gmock.h>
 #include <sys/stat.h>
@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "accelerate/error.h"
-#include "observe/runtime_folder.h"
+#include "core/observe/runtime_folder.h"
 #include "support/temp_dir.h"
 #include "support/variables.h"
 

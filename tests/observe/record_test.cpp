@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a thread's record reports, and its clock.
-#include "observe/rank_record.h"
+#include "core/observe/rank_record.h"
 
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -10,9 +10,9 @@
 #include <thread>
 
 #include "accelerate/error.h"
-#include "observe/native_stack.h"
-#include "observe/script_stack.h"
-#include "observe/watchdog.h"
+#include "core/observe/native_stack.h"
+#include "core/observe/script_stack.h"
+#include "core/observe/watchdog.h"
 #include "support/subprocess.h"
 
 namespace accelerate {

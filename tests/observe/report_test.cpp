@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reports of hanging ranks, for constructed cases.
-#include "observe/report.h"
+#include "core/observe/report.h"
 
 #include <gmock/gmock.h>
 #include <signal.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Step times of a prepared loop, and the summary at its end.
-#include "accelerate/step_times.h"
+#include "accelerate/observe/step_times.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // When a waiting rank is reported, and when not any more.
-#include "observe/watchdog.h"
+#include "core/observe/watchdog.h"
 
 #include <gmock/gmock.h>
 #include <sys/wait.h>
@@ -8,7 +8,7 @@
 
 #include <filesystem>
 
-#include "observe/runtime_folder.h"
+#include "core/observe/runtime_folder.h"
 #include "support/subprocess.h"
 
 namespace accelerate {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ten steps, save, load into a new optimizer, ten more: bit-identical to twenty
 // steps.
-#include "accelerate/optimizer_state.h"
+#include "accelerate/optim/optimizer_state.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
 #include "optim/reference.h"
-#include "optim/savable.h"
+#include "training/optim/savable.h"
 
 namespace accelerate::testing {
 namespace {

@@ -7,10 +7,10 @@
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
-#include "optim/optimizer_step.h"
 #include "optim/reference.h"
-#include "optim/scheduler_moves.h"
-#include "optim/torch_optimizer.h"
+#include "training/optim/optimizer_step.h"
+#include "training/optim/scheduler_moves.h"
+#include "training/optim/torch_optimizer.h"
 
 namespace accelerate::testing {
 namespace {

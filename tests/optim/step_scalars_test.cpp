@@ -8,8 +8,8 @@
 #include <limits>
 
 #include "accelerate/optimizers.h"
-#include "optim/optimizer_step.h"
-#include "optim/torch_optimizer.h"
+#include "training/optim/optimizer_step.h"
+#include "training/optim/torch_optimizer.h"
 
 namespace accelerate {
 namespace {

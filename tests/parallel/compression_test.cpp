@@ -3,11 +3,11 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
-#include "accelerate/c10d.h"
-#include "parallel/compression.h"
+#include "accelerate/distributed/c10d.h"
 #include "parallel/reference.h"
 #include "support/rank_bodies.h"
 #include "support/state.h"
+#include "training/parallel/compression.h"
 
 namespace accelerate::testing {
 namespace {

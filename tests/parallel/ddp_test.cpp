@@ -6,9 +6,9 @@
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
-#include "parallel/engine.h"
 #include "support/long_run.h"
 #include "support/state.h"
+#include "training/parallel/engine.h"
 
 namespace accelerate {
 namespace {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Modules created without memory, compared with the same created normally.
-#include "accelerate/empty_weights.h"
+#include "accelerate/training/empty_weights.h"
 
 #include <gmock/gmock.h>
 
+#include "accelerate/files/safetensors_index.h"
 #include "accelerate/models.h"
-#include "accelerate/safetensors_index.h"
-#include "parallel/engine.h"
 #include "parallel/tower.h"
-#include "state/deferred_tensors.h"
 #include "support/temp_dir.h"
+#include "training/parallel/engine.h"
+#include "training/state/deferred_tensors.h"
 
 namespace accelerate::testing {
 namespace {

@@ -6,10 +6,10 @@
 
 #include <sstream>
 
-#include "parallel/engine.h"
-#include "parallel/join.h"
 #include "parallel/reference.h"
 #include "support/rank_bodies.h"
+#include "training/parallel/engine.h"
+#include "training/parallel/join.h"
 
 namespace accelerate::testing {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "parallel/engine.h"
+#include "training/parallel/engine.h"
 
 namespace accelerate {
 namespace {

@@ -7,8 +7,8 @@
 #include <map>
 #include <string>
 
-#include "accelerate/own_engine.h"
-#include "parallel/layers.h"
+#include "accelerate/distributed/own_engine.h"
+#include "training/parallel/layers.h"
 
 namespace accelerate {
 

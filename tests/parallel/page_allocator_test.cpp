@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "parallel/page_allocator.h"
+#include "training/parallel/page_allocator.h"
 
 #include <gmock/gmock.h>
 #include <sys/mman.h>
@@ -9,7 +9,7 @@
 #include <set>
 #include <vector>
 
-#include "parallel/memory_layout.h"
+#include "training/parallel/memory_layout.h"
 
 namespace accelerate {
 namespace {

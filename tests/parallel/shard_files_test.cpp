@@ -4,13 +4,13 @@
 
 #include <sstream>
 
+#include "accelerate/files/safetensors_index.h"
 #include "accelerate/models.h"
-#include "accelerate/safetensors_index.h"
-#include "parallel/engine.h"
 #include "parallel/tower.h"
 #include "support/program.h"
 #include "support/subprocess.h"
 #include "support/temp_dir.h"
+#include "training/parallel/engine.h"
 
 namespace accelerate::testing {
 namespace {

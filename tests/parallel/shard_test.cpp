@@ -15,11 +15,11 @@
 
 #include "accelerate/accelerate.h"
 #include "accelerate/models.h"
-#include "parallel/engine.h"
-#include "parallel/use_plan.h"
 #include "support/long_run.h"
 #include "support/rank_bodies.h"
 #include "support/temp_dir.h"
+#include "training/parallel/engine.h"
+#include "training/parallel/use_plan.h"
 
 namespace accelerate::testing {
 namespace {

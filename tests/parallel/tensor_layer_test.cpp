@@ -8,10 +8,10 @@
 #include <unordered_map>
 
 #include "accelerate/accelerate.h"
-#include "parallel/engine.h"
-#include "parallel/layer_table.h"
-#include "state/sliced_state.h"
 #include "support/temp_dir.h"
+#include "training/parallel/engine.h"
+#include "training/parallel/layer_table.h"
+#include "training/state/sliced_state.h"
 
 namespace accelerate::tensor_layer {
 namespace {

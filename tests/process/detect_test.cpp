@@ -5,7 +5,7 @@
 
 #include "accelerate/error.h"
 #include "accelerate/process.h"
-#include "process/cluster_environment.h"
+#include "core/process/cluster_environment.h"
 #include "support/variables.h"
 
 namespace accelerate {

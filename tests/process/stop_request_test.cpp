@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "process/stop_request.h"
+#include "core/process/stop_request.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

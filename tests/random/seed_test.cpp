@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "accelerate/random.h"
+#include "accelerate/training/random.h"
 
 namespace accelerate {
 namespace {

@@ -14,10 +14,10 @@
 
 #include "accelerate/safetensors.h"
 #include "run/training.h"
-#include "run/training_run.h"
 #include "support/long_run.h"
 #include "support/rank_bodies.h"
 #include "support/temp_dir.h"
+#include "training/run/training_run.h"
 
 namespace accelerate::testing {
 namespace {

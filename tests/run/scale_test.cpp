@@ -5,9 +5,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "accelerate/grad_scaler.h"
-#include "optim/optimizer_step.h"
-#include "optim/torch_optimizer.h"
+#include "accelerate/training/grad_scaler.h"
+#include "training/optim/optimizer_step.h"
+#include "training/optim/torch_optimizer.h"
 
 namespace accelerate {
 namespace {

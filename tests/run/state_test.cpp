@@ -4,9 +4,9 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
-#include "parallel/engine.h"
 #include "run/training.h"
 #include "support/temp_dir.h"
+#include "training/parallel/engine.h"
 
 namespace accelerate {
 namespace {

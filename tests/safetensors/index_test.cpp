@@ -5,7 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "accelerate/safetensors_index.h"
+#include "accelerate/files/safetensors_index.h"
 #include "safetensors/reference.h"
 #include "support/other_locale.h"
 

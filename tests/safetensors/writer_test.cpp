@@ -7,8 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/safetensors/streamed_file.h"
 #include "safetensors/reference.h"
-#include "safetensors/streamed_file.h"
 #include "support/subprocess.h"
 
 namespace accelerate::testing {

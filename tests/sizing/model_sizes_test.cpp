@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sizing/model_sizes.h"
+#include "core/sizing/model_sizes.h"
 
 #include <gmock/gmock.h>
 

@@ -2,7 +2,7 @@
 // A model folder whose sizes can be computed by hand.
 #pragma once
 
-#include "accelerate/safetensors_index.h"
+#include "accelerate/files/safetensors_index.h"
 #include "safetensors/reference.h"
 
 namespace accelerate::testing {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerate/state_dict.h"
+#include "accelerate/state/state_dict.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>

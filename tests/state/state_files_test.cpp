@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "state/state_files.h"
+#include "training/state/state_files.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 
 #include "accelerate/error.h"
-#include "base/checksum.h"
-#include "state/sliced_state.h"
+#include "core/base/checksum.h"
 #include "support/temp_dir.h"
+#include "training/state/sliced_state.h"
 
 namespace accelerate::testing {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "state/step_state.h"
+#include "training/state/step_state.h"
 
 #include <gmock/gmock.h>
 

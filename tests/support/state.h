@@ -4,7 +4,7 @@
 
 #include <ATen/ATen.h>
 
-#include "accelerate/state_dict.h"
+#include "accelerate/state/state_dict.h"
 
 namespace accelerate::testing {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerate/logger.h"
+#include "accelerate/observe/logger.h"
 
 #include <gmock/gmock.h>
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerate/progress_bar.h"
+#include "accelerate/observe/progress_bar.h"
 
 #include <gmock/gmock.h>
 
 #include <algorithm>
 #include <sstream>
 
-#include "accelerate/logger.h"
-#include "base/utf8.h"
+#include "accelerate/observe/logger.h"
+#include "core/base/utf8.h"
 
 namespace accelerate {
 namespace {

@@ -11,7 +11,7 @@
 #include <iostream>
 #include <limits>
 
-#include "accelerate/tracking.h"
+#include "accelerate/observe/tracking.h"
 
 namespace {
 

@@ -10,10 +10,10 @@
 #include <sstream>
 
 #include "accelerate/error.h"
-#include "accelerate/tracking.h"
+#include "accelerate/observe/tracking.h"
+#include "core/tracking/event_file.h"
 #include "support/other_locale.h"
 #include "support/temp_dir.h"
-#include "tracking/event_file.h"
 
 namespace accelerate {
 namespace {

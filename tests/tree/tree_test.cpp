@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerate/tree.h"
+#include "accelerate/state/tree.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>

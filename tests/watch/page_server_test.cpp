@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program `accelerate watch`, asked over real sockets.
-#include "watch/page_server.h"
+#include "launcher/watch/page_server.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -13,8 +13,8 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
-#include "base/str.h"
-#include "base/unique_file.h"
+#include "core/base/str.h"
+#include "core/base/unique_file.h"
 #include "support/program.h"
 #include "support/subprocess.h"
 

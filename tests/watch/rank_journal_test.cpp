@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What ranks write, and what is read of it.
-#include "tracking/rank_journal.h"
+#include "core/tracking/rank_journal.h"
 
 #include <gmock/gmock.h>
 
@@ -8,9 +8,9 @@
 #include <fstream>
 #include <map>
 
+#include "core/tracking/run_origin.h"
+#include "launcher/watch/run_reader.h"
 #include "support/temp_dir.h"
-#include "tracking/run_origin.h"
-#include "watch/run_reader.h"
 
 namespace accelerate {
 namespace {

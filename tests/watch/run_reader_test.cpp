@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "watch/run_reader.h"
+#include "launcher/watch/run_reader.h"
 
 #include <gmock/gmock.h>
 #include <sys/stat.h>
@@ -9,10 +9,10 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/error.h"
-#include "base/str.h"
+#include "core/base/str.h"
+#include "launcher/watch/run_list.h"
+#include "launcher/watch/snapshot.h"
 #include "support/temp_dir.h"
-#include "watch/run_list.h"
-#include "watch/snapshot.h"
 
 namespace accelerate {
 namespace {

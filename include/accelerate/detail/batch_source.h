@@ -12,12 +12,12 @@
 #include <utility>
 #include <vector>
 
-#include "accelerate/collate.h"
+#include "accelerate/data/collate.h"
 #include "accelerate/datasets.h"
 #include "accelerate/detail/tree_bytes.h"
 #include "accelerate/error.h"
 #include "accelerate/export.h"
-#include "accelerate/tree.h"
+#include "accelerate/state/tree.h"
 
 namespace accelerate::detail {
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "accelerate/export.h"
-#include "accelerate/tree.h"
+#include "accelerate/state/tree.h"
 
 namespace accelerate {
 
@@ -190,7 +190,7 @@ constexpr auto collated_type() {
     static_assert(
         cannot_be_collated<T>,
         "samples of this type cannot be collated: write `tensor_fields` for it "
-        "(accelerate/collate.h), or give the loader your own function");
+        "(accelerate/data/collate.h), or give the loader your own function");
   }
 }
 

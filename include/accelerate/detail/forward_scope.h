@@ -12,7 +12,7 @@
 #include <type_traits>
 
 #include "accelerate/export.h"
-#include "accelerate/precision.h"
+#include "accelerate/training/precision.h"
 
 namespace at {
 struct RecordFunction;

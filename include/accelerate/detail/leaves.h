@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
+#include "accelerate/distributed/process_group.h"
 #include "accelerate/export.h"
-#include "accelerate/process_group.h"
-#include "accelerate/tree.h"
+#include "accelerate/state/tree.h"
 
 namespace accelerate::detail {
 

@@ -7,10 +7,10 @@
 #include <memory>
 #include <optional>
 
-#include "accelerate/data_loader_options.h"
+#include "accelerate/data/data_loader_options.h"
+#include "accelerate/data/samplers.h"
+#include "accelerate/distributed/process_group.h"
 #include "accelerate/export.h"
-#include "accelerate/process_group.h"
-#include "accelerate/samplers.h"
 
 namespace accelerate {
 

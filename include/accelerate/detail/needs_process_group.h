@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
+#include "accelerate/distributed/process_group.h"
 #include "accelerate/export.h"
-#include "accelerate/process_group.h"
 
 namespace accelerate::detail {
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "accelerate/export.h"
-#include "accelerate/tree.h"
+#include "accelerate/state/tree.h"
 
 namespace accelerate::tree {
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which samples are in which batch of this process: samplers and the sharded iterable data set.
 
-C++ computes positions (`accelerate/samplers.h`); these classes only fetch the items there. See
+C++ computes positions (`accelerate/data/samplers.h`); these classes only fetch the items there. See
 `docs/guide_python.md`."""
 
 from __future__ import annotations

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batch samplers for packed sequences.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "accelerate/data/samplers.h"
+#include "accelerate/export.h"
+
+namespace accelerate {
+
+/// The capacity of every packed batch; the fields are those of
+/// `models::PackOptions`.
+struct ACCELERATE_API PackedBatchOptions {
+  /// Tokens per batch.
+  int64_t num_tokens = 0;
+  /// Sequences per batch, including those that fill up the row.
+  int64_t num_sequences = 0;
+  /// Tokens per sequence.
+  int64_t max_length = 0;
+};
+
+/// Adds samples in the order of `sampler` to a batch while `models::pack` has
+/// room for them, so every step has the same number of tokens, whatever the
+/// lengths. With a random order, about half a sequence per batch stays empty.
+///
+///     const std::vector<int64_t> lengths = {3, 7, 5, 2};
+///     auto sampler = std::make_shared<accelerate::PackedBatchSampler>(
+///         std::make_shared<accelerate::RandomSampler>(4),
+///         lengths,
+///         accelerate::PackedBatchOptions{
+///             .num_tokens = 12, .num_sequences = 4, .max_length = 8});
+class ACCELERATE_API PackedBatchSampler final : public BatchSampler {
+ public:
+  /// `lengths[i]` is the number of tokens of sample i. Throws `UsageError` if
+  /// one is below 1 or above `max_length`, if `max_length` exceeds
+  /// `num_tokens`, or if `num_sequences` is too small to fill up the row after
+  /// a single sample, which takes ceil(num_tokens / max_length) + 1.
+  PackedBatchSampler(
+      std::shared_ptr<const Sampler> sampler,
+      std::vector<int64_t> lengths,
+      PackedBatchOptions options);
+  std::vector<std::vector<int64_t>> batches(uint64_t seed, int64_t epoch)
+      const override;
+
+ private:
+  /// Whether `num_samples` samples with `num_tokens` tokens in total, plus the
+  /// sequences that fill up the row, stay within `num_sequences`.
+  bool has_room(int64_t num_samples, int64_t num_tokens) const;
+
+  std::shared_ptr<const Sampler> sampler_;
+  std::vector<int64_t> lengths_;
+  PackedBatchOptions options_;
+};
+
+} // namespace accelerate

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// The boundary to c10d, for programs that have their own `c10d::ProcessGroup`
+// or want to use ours. The only public header that includes c10d's.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <vector>
+
+#include "accelerate/distributed/process_group.h"
+#include "accelerate/export.h"
+
+namespace accelerate {
+
+/// Wraps an existing group, which the caller still has to shut down.
+/// Collectives use the group's backend for the tensor's device.
+ACCELERATE_API ProcessGroup
+from_c10d(c10::intrusive_ptr<c10d::ProcessGroup> group);
+
+/// The underlying group; null for a group of one rank that we created.
+ACCELERATE_API c10::intrusive_ptr<c10d::ProcessGroup> to_c10d(
+    const ProcessGroup& group);
+
+/// What a backend is created from.
+struct ACCELERATE_API BackendArguments {
+  /// The store in which its ranks exchange addresses; used by this backend
+  /// only.
+  c10::intrusive_ptr<c10d::Store> store = {};
+  int rank = 0;
+  int world_size = 1;
+  std::chrono::milliseconds timeout{0};
+  /// The network interface that sockets bind to, or if it is empty an address
+  /// of this machine.
+  std::string interface = {};
+  std::string address = {};
+  /// The backend of the parent group, which knows its sockets; null for the
+  /// first group.
+  c10::intrusive_ptr<c10d::Backend> parent = {};
+};
+
+/// One row of the table of backends.
+struct ACCELERATE_API BackendEntry {
+  /// As returned by `c10d::Backend::getBackendName()`.
+  std::string name = {};
+  /// The device types it supports, its native one first. If several backends
+  /// support a device type, the first row whose native type it is wins. A
+  /// backend without CPU tensors is combined with one that has them.
+  std::vector<c10::DeviceType> devices = {};
+  /// Whether this build and this machine can create it.
+  std::function<bool()> available = {};
+  /// Creates it. Never returns null; throws if it fails.
+  std::function<c10::intrusive_ptr<c10d::Backend>(const BackendArguments&)>
+      make = {};
+  /// Whether its `_reduce_scatter_base` costs as much as an all-reduce, so that
+  /// exchanging and summing on each rank is cheaper.
+  bool sums_after_exchange = false;
+};
+
+/// Adds a backend. `ProcessGroupOptions::backend` finds it by its name, and
+/// `Backend::kAuto` uses it if the row of the current accelerator
+/// (`accelerator_kind.h`) names it. Call it before the first group is created.
+/// Throws `UsageError` if a field is missing or the name is taken.
+///
+///     accelerate::register_backend({
+///         .name = "fast",
+///         .devices = {c10::kPrivateUse1},
+///         .available = [] { return true; },
+///         .make = make_fast_backend,
+///     });
+ACCELERATE_API void register_backend(BackendEntry entry);
+
+} // namespace accelerate

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives on trees of tensors, checked before they run.
+//
+// Ranks first exchange a few bytes that describe their values; small CPU values
+// travel in the same exchange. If the values do not match, every rank throws a
+// `MismatchError` that names the odd rank, instead of returning wrong data on
+// one rank and hanging on another.
+//
+// A number counts as a tensor without dimensions, a vector of numbers as a
+// one-dimensional tensor; a value with neither tensors nor numbers does not
+// compile. Integers are summed as int64; if the result does not fit their type,
+// `UsageError` is thrown.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "accelerate/detail/leaves.h"
+#include "accelerate/distributed/process_group.h"
+#include "accelerate/export.h"
+#include "accelerate/state/tree.h"
+#include "accelerate/training/random.h"
+
+namespace accelerate {
+
+/// The type of a value concatenated over ranks: the same type, except that a
+/// number or an array of numbers becomes a `std::vector`, and a map of them a
+/// `std::map` of vectors.
+template <class T>
+using GatheredOf = decltype(detail::make_room(std::declval<const T&>()));
+
+/// Concatenates each tensor of `value` over all ranks along dim 0, in rank
+/// order, on every rank. Dim 0 may differ between ranks; a scalar counts as one
+/// row. Not differentiable.
+///
+///     const std::vector<double> seconds = all_gather(group, 0.5);
+template <class T>
+GatheredOf<T> all_gather(const ProcessGroup& group, const T& value) {
+  return detail::put_back(
+      detail::make_room(value),
+      detail::all_gather(group, detail::take_apart(value)));
+}
+
+/// As `all_gather`, but only `root` receives the result; empty elsewhere.
+template <class T>
+std::optional<GatheredOf<T>>
+gather_to(const ProcessGroup& group, const T& value, int root = 0) {
+  auto tensors = detail::gather_to(group, detail::take_apart(value), root);
+  if (!tensors) {
+    return std::nullopt;
+  }
+  return detail::put_back(detail::make_room(value), *tensors);
+}
+
+/// The element-wise reduction over all ranks, in new tensors.
+///
+///     using Losses = std::map<std::string, double>;
+///     const auto mean =
+///         reduce(group, Losses{{"loss", 0.5}}, accelerate::ReduceOp::kMean);
+template <class T>
+T reduce(
+    const ProcessGroup& group,
+    const T& value,
+    ReduceOp op = ReduceOp::kSum) {
+  return detail::put_back(
+      value, detail::reduce(group, detail::take_apart(value), op));
+}
+
+/// Overwrites the tensors and numbers of `value` with those of `root`.
+template <class T>
+void broadcast(const ProcessGroup& group, T& value, int root = 0) {
+  const auto leaves = detail::take_apart(value);
+  detail::broadcast(group, leaves, root);
+  detail::put_in(value, leaves.tensors);
+}
+
+/// Splits `root`'s tensors into `world_size()` equal parts along dim 0; each
+/// rank receives its own. Other ranks pass a tree of the same structure, whose
+/// tensors are ignored.
+template <class T>
+T scatter(const ProcessGroup& group, const T& value, int root = 0) {
+  return detail::put_back(
+      value, detail::scatter(group, detail::take_apart(value), root));
+}
+
+struct ACCELERATE_API PadOptions {
+  int64_t dim = 0;
+  double pad_index = 0;
+  bool pad_first = false;
+};
+
+/// Pads dimension `dim` of each tensor with `pad_index` to the longest over all
+/// ranks. Tensors without that dimension are unchanged. All other sizes may
+/// differ between ranks. Throws `UsageError` if a dtype cannot represent
+/// `pad_index`.
+template <class T>
+T pad_across_processes(
+    const ProcessGroup& group,
+    const T& value,
+    PadOptions options = {}) {
+  return detail::put_back(
+      value,
+      detail::pad_across_processes(
+          group,
+          detail::take_apart(value),
+          options.dim,
+          options.pad_index,
+          options.pad_first));
+}
+
+/// Copies the state of rank 0's default CPU generator, and of the generator of
+/// `device` if that is a GPU, to every rank.
+ACCELERATE_API void synchronize_rng_states(
+    const ProcessGroup& group,
+    c10::Device device = c10::Device(c10::kCPU));
+
+} // namespace accelerate

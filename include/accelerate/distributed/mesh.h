@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Process groups along the dimensions of a mesh.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "accelerate/distributed/mesh_shape.h"
+#include "accelerate/distributed/process_group.h"
+#include "accelerate/export.h"
+
+namespace accelerate {
+
+/// This rank's place in a mesh, with a process group for each dimension.
+/// Loaders and engines of a run read the same mesh. Copies share their groups.
+///
+///     using accelerate::MeshDimension;
+///     using accelerate::ReduceOp;
+///     // 8 ranks: 2 copies of a model, each in shards on 4 ranks.
+///     accelerate::Mesh mesh(group, {.replicate = 2, .shard = 4});
+///     const auto& shards = mesh.group(MeshDimension::kShard);
+///     shards.reduce_scatter(mine, gradient, ReduceOp::kSum);
+///     mesh.group(MeshDimension::kReplicate).all_reduce(mine, ReduceOp::kSum);
+class ACCELERATE_API Mesh {
+ public:
+  /// One rank.
+  Mesh();
+  /// Collective: every rank of `group` passes the same sizes. Throws what
+  /// `MeshShape` throws, and on every rank `MismatchError` if the sizes differ.
+  /// A mesh of `replicate` alone communicates with nobody, so that one rank may
+  /// create it by itself.
+  Mesh(ProcessGroup group, const MeshSizes& sizes);
+
+  const MeshShape& shape() const { return shape_; }
+  /// All ranks.
+  const ProcessGroup& group() const { return group_; }
+  /// The ranks that differ from this one in these dimensions alone, in the
+  /// order of their coordinates. A dimension of size 1 has a group of one.
+  /// Only `kData` has a group of joined dimensions; others throw `UsageError`.
+  /// A loader shards by the rank and size of `group(kData)`.
+  const ProcessGroup& group(MeshDimension dimensions) const;
+  /// Groups that together connect the ranks that differ in these dimensions
+  /// alone: reductions over one after the other reduce over all of them.
+  std::vector<const ProcessGroup*> groups(MeshDimension dimensions) const;
+
+  int size(MeshDimension dimensions) const { return shape_.size(dimensions); }
+  /// The position of this rank.
+  int coordinate(MeshDimension dimensions) const {
+    return shape_.coordinate(group_.rank(), dimensions);
+  }
+
+ private:
+  ProcessGroup group_;
+  MeshShape shape_;
+  std::map<MeshDimension, ProcessGroup> groups_;
+};
+
+} // namespace accelerate

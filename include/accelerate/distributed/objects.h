@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gathers objects that are not tensors.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "accelerate/detail/tree_bytes.h"
+#include "accelerate/distributed/process_group.h"
+
+namespace accelerate {
+
+/// The objects of all ranks, in rank order. `to_bytes` serialises one to a
+/// `std::string`, `from_bytes` restores it. Collective; ranks may have
+/// different numbers of objects.
+template <class T, class ToBytes, class FromBytes>
+std::vector<T> gather_objects(
+    const ProcessGroup& group,
+    const std::vector<T>& objects,
+    ToBytes&& to_bytes,
+    FromBytes&& from_bytes) {
+  std::vector<std::string> own;
+  for (const auto& object : objects) {
+    own.push_back(to_bytes(object));
+  }
+  std::vector<T> all;
+  for (const auto& part : group.all_gather_bytes(tree::to_bytes(own))) {
+    for (auto& bytes : tree::from_bytes<std::vector<std::string>>(part)) {
+      all.push_back(from_bytes(bytes));
+    }
+  }
+  return all;
+}
+/// For numbers, strings, containers and structs of them.
+template <tree::PlainObject T>
+std::vector<T> gather_objects(
+    const ProcessGroup& group,
+    const std::vector<T>& objects) {
+  return gather_objects(group, objects, tree::to_bytes<T>, tree::from_bytes<T>);
+}
+
+} // namespace accelerate

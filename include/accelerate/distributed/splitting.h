@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Splits a value that all ranks have into one part per rank.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "accelerate/data/samplers.h"
+#include "accelerate/export.h"
+
+namespace accelerate {
+
+namespace detail {
+
+/// The indices of the part.
+ACCELERATE_API std::vector<int64_t>
+part_of(int64_t size, ShardOptions shard, bool apply_padding);
+
+template <class T>
+int64_t length_of(const std::vector<T>& values) {
+  return static_cast<int64_t>(values.size());
+}
+ACCELERATE_API int64_t length_of(const at::Tensor& values);
+
+/// Throws `UsageError` naming two entries that differ.
+ACCELERATE_API void check_same_length(
+    const std::vector<std::pair<std::string, int64_t>>& lengths);
+
+} // namespace detail
+
+/// The contiguous part of one rank; if the size is not divisible, the first
+/// ranks get one element more. With `apply_padding`, the last element is
+/// repeated so that all parts have the same size.
+///
+///     const auto part =
+///         accelerate::split(prompts, {.rank = 1, .world_size = 2});
+template <class T>
+std::vector<T> split(
+    const std::vector<T>& inputs,
+    ShardOptions shard,
+    bool apply_padding = false) {
+  std::vector<T> part;
+  for (const int64_t index :
+       detail::part_of(detail::length_of(inputs), shard, apply_padding)) {
+    part.push_back(inputs[static_cast<size_t>(index)]);
+  }
+  return part;
+}
+/// Tensors are split along dim 0.
+ACCELERATE_API at::Tensor
+split(const at::Tensor& inputs, ShardOptions shard, bool apply_padding = false);
+/// Splits each value; all must have the same length.
+template <class T>
+std::map<std::string, T> split(
+    const std::map<std::string, T>& inputs,
+    ShardOptions shard,
+    bool apply_padding = false) {
+  std::map<std::string, T> parts;
+  std::vector<std::pair<std::string, int64_t>> lengths;
+  for (const auto& [name, value] : inputs) {
+    lengths.emplace_back(name, detail::length_of(value));
+    parts.emplace(name, split(value, shard, apply_padding));
+  }
+  detail::check_same_length(lengths);
+  return parts;
+}
+
+} // namespace accelerate

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoint folders, which appear atomically.
+//
+// A new checkpoint is written to a hidden folder next to its final name
+// (".NAME.at-SAVE.tmp") and renamed at the end. One that replaces another, or
+// shares a folder with other files of the user, is written to a hidden folder
+// inside (".staged-SAVE"): the new manifest commits it, and only then do files
+// move to their places. A reader finds each file in one of the two.
+//
+// Only the main process writes there. Every other rank writes its part to its
+// own folder and renames it when it is finished. It is then merged by one of
+// two processes: the main process, which looks for finished parts before and
+// after its commit, or the rank, if it finds the checkpoint already committed.
+// Neither waits. All ranks of a run know the moment and the job, so they find
+// each other's folders without communication.
+//
+// The folder of a rank also shows that the rank has begun to save. A checkpoint
+// committed without the part of such a rank gets a mark instead, until the part
+// is added. If the rank is killed before, readers see the mark.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/internal.h"
+#include "core/base/unique_file.h"
+#include "core/checkpoint/manifest.h"
+
+namespace accelerate {
+
+/// Writes a checkpoint. Leaves no files if `commit` was not called. Throws
+/// `SystemError`.
+class ACCELERATE_INTERNAL CheckpointWriter {
+ public:
+  /// For the main process. Removes leftovers of killed runs.
+  CheckpointWriter(
+      const std::filesystem::path& target,
+      std::int64_t moment,
+      const std::string& job = {});
+  ~CheckpointWriter();
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+  /// Write files here, under their final names.
+  const std::filesystem::path& folder() const { return stage_; }
+  /// Syncs the files to disk and commits the checkpoint. Removes files of the
+  /// previous checkpoint that do not belong to this one; other files are kept.
+  void commit(Manifest manifest);
+
+ private:
+  void commit_inside(Manifest& manifest);
+  /// Also marks unfinished ones. Returns the ranks that have begun, including
+  /// the given ones.
+  std::set<int> take_in_parts(
+      const Manifest& manifest,
+      const std::filesystem::path& folder,
+      std::set<int> begun) const;
+  void remove_old_parts() const;
+
+  std::filesystem::path target_;
+  std::filesystem::path stage_;
+  std::int64_t moment_;
+  std::string job_;
+  std::string save_;
+  /// On the stage; empty if the file system does not support locks.
+  UniqueFile lock_;
+  bool is_committed_ = false;
+};
+
+/// The part of another rank, written before, while or after the main process
+/// saves. If `commit` was not called, only the sign that the rank had begun
+/// remains. Throws `SystemError`.
+class ACCELERATE_INTERNAL RankPlace {
+ public:
+  /// `is_of_all`: the main process commits after all ranks. A committed
+  /// checkpoint of this save is then an older one and stays unchanged, and an
+  /// uncommitted part leaves no sign.
+  RankPlace(
+      const std::filesystem::path& target,
+      std::int64_t moment,
+      int rank,
+      const std::string& job = {},
+      bool is_of_all = false);
+  ~RankPlace();
+  RankPlace(const RankPlace&) = delete;
+  RankPlace& operator=(const RankPlace&) = delete;
+
+  /// The rank writes files here, under their final names.
+  const std::filesystem::path& folder() const { return folder_; }
+  /// Syncs the files to disk and adds them to the checkpoint.
+  void commit();
+
+ private:
+  void remove_late_part() const;
+
+  std::filesystem::path target_;
+  std::filesystem::path folder_;
+  std::int64_t moment_;
+  int rank_;
+  std::string job_;
+  std::string save_;
+  bool is_of_all_;
+  bool is_committed_ = false;
+  UniqueFile lock_;
+};
+
+/// The record of an existing file. Throws `SystemError`.
+ACCELERATE_INTERNAL FileRecord record_of(const std::filesystem::path& file);
+
+/// A checkpoint on disk.
+class ACCELERATE_INTERNAL CheckpointReader {
+ public:
+  /// Reads the manifest and checks the sizes of all files. Throws `DataError`
+  /// if something is damaged, `SystemError` if there is no checkpoint.
+  explicit CheckpointReader(const std::filesystem::path& folder);
+
+  const std::filesystem::path& folder() const { return folder_; }
+  const Manifest& manifest() const { return manifest_; }
+  /// A rank's part of this moment and job; empty if there is none. Throws
+  /// `DataError` if it is damaged.
+  std::optional<Manifest> rank_part(int rank) const;
+  /// Throws `DataError` if a rank's part is missing although all ranks saved
+  /// together, or the rank had begun to save.
+  void check_parts() const;
+  /// The path of a file of one of the parts. Throws `DataError` if it is not a
+  /// regular file of the recorded size.
+  std::filesystem::path find(const std::string& name, const FileRecord& record)
+      const;
+  /// Throws `DataError` if the bytes of the file have changed. Uses all cores.
+  void check(
+      const std::string& name,
+      const FileRecord& record,
+      std::span<const std::byte> bytes) const;
+  /// As above for one chunk of the file, given as a whole.
+  void check_chunk(
+      const std::string& name,
+      const FileRecord& record,
+      std::span<const std::byte> bytes,
+      std::size_t chunk) const;
+  /// Checks every byte, including the ranks' parts. Throws `DataError`.
+  void verify() const;
+
+ private:
+  std::filesystem::path path_of(const std::string& name) const;
+
+  std::filesystem::path folder_;
+  Manifest manifest_;
+};
+
+/// Calls `read` with the checkpoint, and again if another process has replaced
+/// it meanwhile. Throws what `read` throws.
+ACCELERATE_INTERNAL void read_checkpoint(
+    const std::filesystem::path& folder,
+    const std::function<void(const CheckpointReader& checkpoint)>& read);
+
+/// Whether the folder contains a manifest.
+ACCELERATE_INTERNAL bool is_checkpoint(const std::filesystem::path& folder);
+/// The error for a folder that does not exist: lists some sibling folders for
+/// which `is_one` is true, or says what to do.
+ACCELERATE_INTERNAL std::string describe_missing_checkpoint(
+    const std::filesystem::path& folder,
+    const std::function<bool(const std::filesystem::path&)>& is_one);
+/// Whether it contains parts of ranks, and so was a checkpoint even if there is
+/// no manifest.
+ACCELERATE_INTERNAL bool has_rank_parts(const std::filesystem::path& folder);
+/// Removes a checkpoint atomically.
+ACCELERATE_INTERNAL void remove_checkpoint(const std::filesystem::path& folder);
+
+} // namespace accelerate

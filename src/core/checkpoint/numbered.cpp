@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/checkpoint/numbered.h"
+
+#include <algorithm>
+#include <map>
+
+#include "accelerate/error.h"
+#include "core/base/str.h"
+#include "core/checkpoint/checkpoint_folder.h"
+#include "core/checkpoint/staging.h"
+
+namespace accelerate {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kNumberedStart = "checkpoint_";
+// Every checkpoint of Hugging Face's library contains it.
+constexpr const char* kOriginalsFile = "random_states_0.pkl";
+
+/// N of "checkpoint_N"; empty for other names and for N with leading zeros.
+std::optional<std::int64_t> number_of(const fs::path& folder) {
+  const auto name = folder.filename().string();
+  const auto digits = name.starts_with(kNumberedStart)
+                          ? name.substr(kNumberedStart.size())
+                          : "";
+  const bool is_padded = digits.starts_with('0') && digits != "0";
+  if (digits.empty() || is_padded || digits.size() > 18 ||
+      digits.find_first_not_of("0123456789") != std::string::npos) {
+    return std::nullopt;
+  }
+  return std::stoll(digits);
+}
+
+std::map<std::int64_t, fs::path> numbered_in(const fs::path& parent) {
+  std::map<std::int64_t, fs::path> found;
+  std::error_code error;
+  for (fs::directory_iterator it(parent, error), end; !error && it != end;
+       it.increment(error)) {
+    if (const auto number = number_of(it->path())) {
+      found[*number] = it->path();
+    }
+  }
+  return found;
+}
+
+bool is_original(const fs::path& folder) {
+  return fs::exists(folder / kOriginalsFile);
+}
+
+bool is_whole(const fs::path& folder) {
+  try {
+    CheckpointReader(folder).check_parts();
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+} // namespace
+
+std::vector<fs::path> complete_checkpoints(
+    const fs::path& parent,
+    const std::function<void(const std::string& what)>& complain) {
+  const auto say = [&](const std::string& what) {
+    if (complain) {
+      complain(what);
+    }
+  };
+  std::vector<std::pair<std::int64_t, fs::path>> found;
+  for (const auto& entry : entries_of(parent)) {
+    if (entry.filename().string().starts_with('.')) {
+      continue;
+    }
+    if (!is_checkpoint(entry)) {
+      if (number_of(entry) && !is_original(entry)) {
+        say(str_cat(
+            "[load_state] Skipping '",
+            entry.string(),
+            "': it has no ",
+            kManifestName,
+            ", so it is not a complete checkpoint"));
+      }
+      continue;
+    }
+    try {
+      const CheckpointReader checkpoint(entry);
+      checkpoint.check_parts();
+      found.emplace_back(checkpoint.manifest().saved_at, entry);
+    } catch (const Error& error) {
+      say(error.what());
+    }
+  }
+  std::sort(found.begin(), found.end());
+  std::vector<fs::path> folders;
+  for (auto& [time, folder] : found) {
+    folders.push_back(std::move(folder));
+  }
+  return folders;
+}
+
+void drop_damaged(
+    std::vector<fs::path>& checkpoints,
+    const std::function<void(const std::string& what)>& complain) {
+  while (!checkpoints.empty()) {
+    try {
+      read_checkpoint(
+          checkpoints.back(),
+          [](const CheckpointReader& checkpoint) { checkpoint.verify(); });
+      return;
+    } catch (const Error& error) {
+      if (complain) {
+        complain(error.what());
+      }
+      checkpoints.pop_back();
+    }
+  }
+}
+
+std::optional<fs::path> newest_sound_checkpoint(
+    const fs::path& parent,
+    const std::function<void(const std::string& what)>& complain) {
+  auto found = complete_checkpoints(parent, complain);
+  drop_damaged(found, complain);
+  return found.empty() ? std::nullopt : std::optional(found.back());
+}
+
+fs::path numbered_checkpoint(const fs::path& parent, std::int64_t number) {
+  return parent / str_cat(kNumberedStart, number);
+}
+
+std::int64_t next_checkpoint_number(const fs::path& parent) {
+  const auto numbered = numbered_in(parent);
+  return numbered.empty() ? 0 : numbered.rbegin()->first + 1;
+}
+
+void rotate_checkpoints(const fs::path& parent, std::int64_t limit) {
+  const auto numbered = numbered_in(parent);
+  std::int64_t num_kept = 0;
+  for (auto it = numbered.rbegin(); it != numbered.rend(); ++it) {
+    const auto& folder = it->second;
+    const bool is_ours = is_checkpoint(folder);
+    if (!is_ours && !is_original(folder)) {
+      continue; // the user may use such names, too
+    }
+    if (num_kept >= limit) {
+      remove_checkpoint(folder);
+    } else if (!is_ours || is_whole(folder)) {
+      ++num_kept;
+    }
+  }
+}
+
+} // namespace accelerate

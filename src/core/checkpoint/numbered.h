@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The checkpoints of a run in one folder: finding the latest one, and numbered
+// ones ("checkpoint_0", "checkpoint_1" and so on).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/internal.h"
+
+namespace accelerate {
+
+/// The complete checkpoints among the folders in `parent`, the latest at the
+/// end. Calls `complain` for damaged or incomplete ones, and for numbered
+/// folders that are not checkpoints.
+ACCELERATE_INTERNAL std::vector<std::filesystem::path> complete_checkpoints(
+    const std::filesystem::path& parent,
+    const std::function<void(const std::string& what)>& complain = {});
+/// Removes checkpoints with changed bytes from the end of the list. Calls
+/// `complain` for each.
+ACCELERATE_INTERNAL void drop_damaged(
+    std::vector<std::filesystem::path>& checkpoints,
+    const std::function<void(const std::string& what)>& complain);
+/// The newest complete checkpoint whose bytes are all intact.
+ACCELERATE_INTERNAL std::optional<std::filesystem::path>
+newest_sound_checkpoint(
+    const std::filesystem::path& parent,
+    const std::function<void(const std::string& what)>& complain = {});
+/// Its path in `parent`.
+ACCELERATE_INTERNAL std::filesystem::path numbered_checkpoint(
+    const std::filesystem::path& parent,
+    std::int64_t number);
+/// One more than the highest number used by any file or folder in `parent`.
+ACCELERATE_INTERNAL std::int64_t next_checkpoint_number(
+    const std::filesystem::path& parent);
+/// Deletes the oldest, so that `limit` complete ones remain; also deletes
+/// damaged ones that are older. Anything else is neither deleted nor counted.
+/// Throws `SystemError`.
+ACCELERATE_INTERNAL void rotate_checkpoints(
+    const std::filesystem::path& parent,
+    std::int64_t limit);
+
+} // namespace accelerate

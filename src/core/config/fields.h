@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// The single list of launch options, from which flags, files, environment,
+// questions, `docs/options.md`, completion and `config show` are derived.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "core/base/internal.h"
+#include "core/config/launch_config.h"
+
+namespace accelerate {
+
+/// The member of `LaunchConfig` that a field sets; its type determines the
+/// syntax.
+using FieldMember = std::variant<
+    bool LaunchConfig::*,
+    int LaunchConfig::*,
+    MachineRange LaunchConfig::*,
+    std::optional<int> LaunchConfig::*,
+    std::string LaunchConfig::*,
+    std::filesystem::path LaunchConfig::*,
+    std::vector<std::string> LaunchConfig::*>;
+
+/// Checks a text beyond its type: returns what the field expects if the text is
+/// invalid, else an empty string.
+using FieldCheck = std::string (*)(const std::string& text);
+
+/// Whether workers receive the variable of a field.
+enum class WorkerRule {
+  kNever,
+  /// If the value differs from the default; otherwise an inherited one remains.
+  kWhereDecided,
+  /// If that applies to any field of its group, so that workers can distinguish
+  /// off from not set.
+  kWhereGroupDecided,
+  kAlways,
+};
+
+struct Field {
+  /// The long flag without dashes; also the name in messages and sources.
+  std::string_view name = {};
+  FieldMember member = {};
+  /// Heading in `--help` and in `docs/options.md`.
+  std::string_view group = {};
+  /// False: accepted for compatibility with existing command lines and files,
+  /// but it has no effect or is not supported. Only `--help-all` shows it.
+  bool has_effect = true;
+  std::string_view help = {};
+  /// The placeholder of the value in `--help`: "N", "FILE".
+  std::string_view value_name = {};
+  std::vector<std::string_view> choices = {};
+  /// Bounds of integers.
+  int least = 0;
+  int most = 2147483647;
+  FieldCheck check = nullptr;
+  /// The word for "not set", accepted everywhere: "all", "auto".
+  std::string_view unset_word = {};
+  /// Repeated flags of a list accumulate, instead of the last one winning.
+  bool adds_up = false;
+  /// One-letter flag, or 0.
+  char letter = 0;
+  /// Dotted path in the file; empty if not stored in files.
+  std::string_view yaml_key = {};
+  /// Whether Hugging Face's loader also knows the key.
+  bool is_shared_key = false;
+  /// The environment variable that sets it.
+  std::string_view variable = {};
+  /// Whether the launcher also sets it for the workers.
+  WorkerRule workers = WorkerRule::kNever;
+  /// The text of the questionnaire; empty if it does not ask.
+  std::string_view question = {};
+
+  bool is_flag() const {
+    return std::holds_alternative<bool LaunchConfig::*>(member);
+  }
+  bool is_number() const {
+    return std::holds_alternative<int LaunchConfig::*>(member) ||
+           std::holds_alternative<std::optional<int> LaunchConfig::*>(member);
+  }
+  /// One number, or two separated by a colon: 4, 2:4.
+  bool is_range() const {
+    return std::holds_alternative<MachineRange LaunchConfig::*>(member);
+  }
+  bool is_list() const {
+    return std::holds_alternative<std::vector<std::string> LaunchConfig::*>(
+        member);
+  }
+};
+
+/// Every field, in the order of the help.
+ACCELERATE_INTERNAL std::span<const Field> launch_fields();
+/// Null if no field has this name.
+ACCELERATE_INTERNAL const Field* find_field(std::string_view name);
+
+/// Sets the field of `config` from `text`. Throws `ConfigError` naming `place`
+/// and what was expected.
+ACCELERATE_INTERNAL void
+assign_field(LaunchConfig& config, const Field& field, const LayerValue& value);
+/// The value as a text that `assign_field` accepts.
+ACCELERATE_INTERNAL std::string format_field(
+    const LaunchConfig& config,
+    const Field& field);
+/// "a whole number from 1 to 4096", "no, fp16 or bf16", "true or false".
+ACCELERATE_INTERNAL std::string expectation(const Field& field);
+
+} // namespace accelerate

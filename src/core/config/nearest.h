@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Suggestions for misspelled names.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/internal.h"
+
+namespace accelerate {
+
+/// Insertions, deletions, replacements and transpositions between two texts.
+ACCELERATE_INTERNAL int edit_distance(std::string_view a, std::string_view b);
+
+/// The candidate with the smallest distance to `name`; empty if more than a
+/// third of its letters differ.
+ACCELERATE_INTERNAL std::string nearest_name(
+    std::string_view name,
+    const std::vector<std::string>& candidates);
+
+} // namespace accelerate

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/config/run_settings.h"
+
+#include "accelerate/error.h"
+#include "core/base/parse.h"
+#include "core/base/str.h"
+#include "core/base/variables.h"
+
+namespace accelerate {
+namespace {
+
+/// `parse` returns nothing for a malformed text; `expected` describes a valid
+/// one.
+template <class Value, class Parse, class Expected>
+Value settle(
+    const std::optional<Value>& code,
+    const EnvLookup& env,
+    const char* variable,
+    Value by_default,
+    const Parse& parse,
+    const Expected& expected) {
+  if (code) {
+    return *code;
+  }
+  const auto text = env(variable);
+  if (!text || text->empty()) {
+    return by_default;
+  }
+  const std::optional<Value> value = parse(*text);
+  if (!value) {
+    throw ConfigError(str_cat(
+        "[Accelerator] ",
+        variable,
+        " must be ",
+        expected(*text),
+        ", not '",
+        *text,
+        "'; correct or unset it"));
+  }
+  return *value;
+}
+
+bool settle_switch(
+    const std::optional<bool>& code,
+    const EnvLookup& env,
+    const char* variable) {
+  return settle(code, env, variable, false, parse_bool, [](const auto&) {
+    return "true or false";
+  });
+}
+
+} // namespace
+
+bool RunSettings::cpu(const std::optional<bool>& code) const {
+  return settle_switch(code, env_, variables::kUseCpu);
+}
+
+bool RunSettings::debug(const std::optional<bool>& code) const {
+  return settle_switch(code, env_, variables::kDebugMode);
+}
+
+bool RunSettings::step_summary(const std::optional<bool>& code) const {
+  return settle_switch(code, env_, variables::kStepSummary);
+}
+
+Precision RunSettings::mixed_precision(
+    const std::optional<Precision>& code) const {
+  return settle(
+      code,
+      env_,
+      variables::kMixedPrecision,
+      Precision::kNo,
+      [](const std::string& text) {
+        const PrecisionName* row = find_precision(text);
+        return row ? std::optional(row->precision) : std::nullopt;
+      },
+      expected_precision);
+}
+
+int64_t RunSettings::gradient_accumulation_steps(
+    const std::optional<int64_t>& code) const {
+  return settle(
+      code,
+      env_,
+      variables::kGradientAccumulationSteps,
+      int64_t{1},
+      [](const std::string& text) {
+        const auto steps = parse_number<int64_t>(text);
+        return steps.value_or(0) >= 1 ? steps : std::nullopt;
+      },
+      [](const std::string&) { return "a whole number of at least 1"; });
+}
+
+} // namespace accelerate

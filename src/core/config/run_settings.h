@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The settings of a run from code and environment variables, with one
+// precedence rule.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "accelerate/process.h"
+#include "accelerate/training/precision_name.h"
+#include "core/base/internal.h"
+
+namespace accelerate {
+
+/// An explicit value in code takes precedence over the variable, and that over
+/// the default. A launcher writes its flags and file into the variables
+/// (`worker_variables`), so the file comes after both. An empty variable counts
+/// as unset; an overridden one is not parsed. Each function throws
+/// `ConfigError` with the variable and its value if that is malformed.
+///
+///     const bool cpu = RunSettings(system_env).cpu(options.cpu);
+class ACCELERATE_INTERNAL RunSettings {
+ public:
+  explicit RunSettings(EnvLookup env) : env_(std::move(env)) {}
+
+  /// Whether the run must not use GPUs; default: false.
+  bool cpu(const std::optional<bool>& code) const;
+  /// Default: `Precision::kNo`.
+  Precision mixed_precision(const std::optional<Precision>& code) const;
+  /// Default: 1. A number from the code is not checked.
+  int64_t gradient_accumulation_steps(const std::optional<int64_t>& code) const;
+  /// Whether to enable expensive checks; default: false.
+  bool debug(const std::optional<bool>& code) const;
+  /// Whether to report at the end what limits the speed; default: false.
+  bool step_summary(const std::optional<bool>& code) const;
+
+ private:
+  EnvLookup env_;
+};
+
+} // namespace accelerate

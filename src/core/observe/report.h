@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// The report of one rank, and messages about all of them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/internal.h"
+#include "core/observe/rank_record.h"
+
+namespace accelerate {
+
+/// A stack, innermost frame first.
+struct Stack {
+  struct Frame {
+    /// "train.py:12 in main: total = sum(losses)".
+    std::string text = {};
+    /// Not torch, the C library and the like, nor this library.
+    bool is_users = false;
+  };
+  std::vector<Frame> frames = {};
+};
+
+struct RankReport {
+  int rank = 0;
+  int world_size = 1;
+  std::string host = {};
+  int pid = 0;
+  Part part = Part::kUser;
+  /// Whether it can only continue when other ranks arrive.
+  bool waits = false;
+  /// The time since the last change.
+  double seconds = 0;
+  /// The current collective; empty outside of collectives.
+  std::string operation = {};
+  /// The number of the current collective, or else of the last one that the
+  /// group started, on any thread.
+  uint64_t number = 0;
+  Stack stack = {};
+};
+
+/// In text form, for a store or a socket. `decode_report` throws `DataError`.
+ACCELERATE_INTERNAL std::string encode(const RankReport& report);
+ACCELERATE_INTERNAL RankReport decode_report(const std::string& text);
+
+/// A rank that did not answer.
+struct SilentRank {
+  int rank = 0;
+  /// Both are empty if unknown.
+  std::string host = {};
+  int pid = 0;
+};
+
+/// Whether there is something to report: a rank has waited for `threshold`
+/// seconds, and either others are elsewhere or silent, or all of them wait in
+/// the same collective. If all are in one backward, they compute.
+ACCELERATE_INTERNAL bool is_hang(
+    const std::vector<RankReport>& reports,
+    const std::vector<SilentRank>& silent,
+    double threshold);
+
+/// Whether a message would call a rank slow, which may not stay true.
+ACCELERATE_INTERNAL bool names_slow_rank(
+    const std::vector<RankReport>& reports,
+    double threshold);
+
+/// The message about a waiting collective: which ranks wait in what, which are
+/// elsewhere and where, which do not answer. Ranks with equal descriptions
+/// share a line. A rank that moved within `threshold` seconds is called slow.
+ACCELERATE_INTERNAL std::string describe_hang(
+    const std::vector<RankReport>& reports,
+    const std::vector<SilentRank>& silent,
+    double threshold);
+
+/// A line per rank with its stack, whatever it does.
+ACCELERATE_INTERNAL std::string describe_ranks(
+    const std::vector<RankReport>& reports);
+
+/// What is known about a process on this machine: that it has ended, or was
+/// stopped by a signal; empty if it is running.
+ACCELERATE_INTERNAL std::string why_silent(int pid);
+
+} // namespace accelerate

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/observe/step_times.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "core/base/str.h"
+
+namespace accelerate {
+namespace {
+
+struct PartOfStep {
+  double StepTimes::Parts::*time;
+  const char* name;
+  /// The share from which improvement is worthwhile, and the advice.
+  double much;
+  const char* advice;
+};
+
+constexpr std::array<PartOfStep, 8> kPartsOfStep = {{
+    {&StepTimes::Parts::data,
+     "waits for data",
+     0.15,
+     "raise num_workers, or make the dataset faster"},
+    {&StepTimes::Parts::forward, "forward", 2, ""},
+    {&StepTimes::Parts::backward, "backward", 2, ""},
+    {&StepTimes::Parts::communication,
+     "waits for other ranks",
+     0.2,
+     "accumulate gradients, compress them, or check whether one rank is slower "
+     "than the others"},
+    {&StepTimes::Parts::optimizer,
+     "optimizer",
+     0.3,
+     "use a fused optimizer (accelerate::optim, or fused=True)"},
+    {&StepTimes::Parts::checkpoint,
+     "checkpoints",
+     0.1,
+     "save asynchronously or less often"},
+    {&StepTimes::Parts::captured, "captured step", 2, ""},
+    {&StepTimes::Parts::other,
+     "user code",
+     0.25,
+     "check what else the loop does: .item(), logging, evaluation"},
+}};
+
+int64_t percent(double share) {
+  return std::lround(share * 100);
+}
+
+} // namespace
+
+double StepTimes::Parts::total() const {
+  double sum = 0;
+  for (const auto& part : kPartsOfStep) {
+    sum += this->*part.time;
+  }
+  return sum;
+}
+
+std::string StepTimes::summary() const {
+  const double total = sum.total();
+  if (num_steps == 0 || total <= 0) {
+    return {};
+  }
+  auto parts = kPartsOfStep;
+  std::stable_sort(parts.begin(), parts.end(), [&](auto& a, auto& b) {
+    return sum.*a.time > sum.*b.time;
+  });
+  const double milliseconds = total / static_cast<double>(num_steps) * 1e3;
+  std::string text = str_cat(
+      num_steps,
+      num_steps == 1 ? " step of " : " steps of ",
+      std::round(milliseconds * 100) / 100,
+      " ms:");
+  const char* before = " ";
+  for (const auto& part : parts) {
+    if (const auto share = percent(sum.*part.time / total); share > 0) {
+      text += str_cat(before, share, " % ", part.name);
+      before = ", ";
+    }
+  }
+  const auto worst =
+      std::find_if(parts.begin(), parts.end(), [&](const auto& part) {
+        return sum.*part.time >= part.much * total;
+      });
+  if (worst == parts.end()) {
+    return text + "\ncomputing takes most of the step";
+  }
+  const auto share = percent(sum.*worst->time / total);
+  const bool is_wait = std::string_view(worst->name).starts_with("waits");
+  return text + str_cat(
+                    '\n',
+                    share,
+                    is_wait ? " % of the step " : " % of the step goes into ",
+                    worst->name,
+                    ": ",
+                    worst->advice);
+}
+
+} // namespace accelerate

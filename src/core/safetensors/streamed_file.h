@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes files piece by piece, so that not all tensors must be in memory.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "accelerate/files/safetensors_index.h"
+#include "core/base/atomic_file.h"
+#include "core/base/internal.h"
+#include "core/safetensors/layout.h"
+
+namespace accelerate::safetensors {
+
+/// One file, with the same bytes as those of `write_file`, written atomically.
+/// Throws what `write_file` throws.
+class ACCELERATE_INTERNAL StreamedFile {
+ public:
+  StreamedFile(
+      const std::filesystem::path& path,
+      std::span<const TensorSpec> tensors,
+      const Metadata& metadata);
+  StreamedFile(const StreamedFile&) = delete;
+  StreamedFile& operator=(const StreamedFile&) = delete;
+
+  /// Writes bytes of a tensor from `offset` on; in any order, each once.
+  /// Fastest in the order of the file. Throws `SizeMismatchError` if they
+  /// exceed the tensor.
+  void write(
+      const std::string& name,
+      std::uint64_t offset,
+      std::span<const std::byte> bytes);
+  /// Renames the file to its final name. Throws `SizeMismatchError` if bytes
+  /// are missing.
+  void commit(bool sync = true);
+
+ private:
+  struct Place {
+    FileLayout::Extent extent;
+    std::uint64_t num_missing = 0;
+  };
+  std::filesystem::path path_;
+  std::map<std::string, Place> places_;
+  AtomicFile file_;
+};
+
+/// A model in one or more files, as `save_sharded` writes it.
+class ACCELERATE_INTERNAL StreamedModel {
+ public:
+  StreamedModel(
+      const std::filesystem::path& folder,
+      std::span<const TensorSpec> tensors,
+      const SaveOptions& options);
+
+  /// As `StreamedFile`.
+  void write(
+      const std::string& name,
+      std::uint64_t offset,
+      std::span<const std::byte> bytes);
+  /// Renames the files, then the index, to their final names, and removes files
+  /// of an earlier save. Returns their names, the index last.
+  std::vector<std::string> commit();
+
+ private:
+  std::filesystem::path folder_;
+  bool sync_;
+  ShardIndex index_;
+  /// By name.
+  std::map<std::string, std::unique_ptr<StreamedFile>> files_;
+};
+
+} // namespace accelerate::safetensors

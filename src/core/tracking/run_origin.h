@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// What started a run, for those who look at it later.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/internal.h"
+
+namespace accelerate {
+
+/// Whether values of this name are secrets: one of its words is "token",
+/// "password", "secret" or the like ("hub_token", "--api-key"; not
+/// "max_tokens" or "tokenizer").
+ACCELERATE_INTERNAL bool is_secret_name(std::string_view name);
+
+/// The arguments as a line, with `***` for values that look like secrets:
+/// `--token VALUE`, `--token=VALUE`, `API_KEY=VALUE`, passwords in addresses,
+/// and values that begin like the keys of known services.
+ACCELERATE_INTERNAL std::string masked_command(
+    const std::vector<std::string>& arguments);
+
+/// The command line of this process, masked; empty if /proc is not mounted.
+std::string own_command();
+
+/// The commit that is checked out in the git repository that contains `folder`,
+/// as 40 or 64 digits; empty without one. Starts no program.
+ACCELERATE_INTERNAL std::string git_commit(std::filesystem::path folder);
+
+} // namespace accelerate

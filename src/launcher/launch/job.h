@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// The life cycle of a job over all its machines.
+#pragma once
+
+#include <signal.h>
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/internal.h"
+#include "core/process/run_report.h"
+#include "launcher/launch/supervise/event_loop.h"
+
+namespace accelerate {
+
+/// How the first worker failed, reported by its machine.
+struct FailureReport {
+  int rank = 0;
+  std::string host = {};
+  /// The worker's own code, or 128 + n if signal n ended it.
+  int exit_code = 1;
+  /// What happened to it: "failed with exit code 3".
+  std::string how = {};
+  /// The end of its stderr, oldest first: a traceback, or just the last lines.
+  std::vector<std::string> last_lines = {};
+  /// Whether the console of this launcher already shows them.
+  bool is_shown = false;
+
+  bool operator==(const FailureReport&) const = default;
+};
+
+/// How a job ended, sent to every machine.
+struct JobEnding {
+  int exit_code = 0;
+  /// Lines for the user; empty on success.
+  std::string summary = {};
+
+  bool operator==(const JobEnding&) const = default;
+};
+
+/// How the workers of a stopped machine have exited.
+struct Departure {
+  /// At least one exited with `kExitPreempted`.
+  bool is_any_preempted = false;
+  /// All exited with that code or with 0.
+  bool is_orderly = true;
+
+  /// All have saved what is needed to resume.
+  bool is_preempted() const { return is_any_preempted && is_orderly; }
+  bool operator==(const Departure&) const = default;
+};
+
+/// How a machine must end its workers.
+struct StopOrder {
+  /// SIGUSR1 asks them to leave at a step, before SIGTERM does.
+  int signal = SIGTERM;
+  bool is_to_restart = false;
+  /// A launcher was asked to end: workers that are still starting get SIGTERM
+  /// once they handle it. Otherwise something failed, and there is no reason to
+  /// wait.
+  bool is_request = false;
+
+  bool operator==(const StopOrder&) const = default;
+};
+
+/// One machine of a job, local or behind a connection.
+class Machine {
+ public:
+  virtual ~Machine() = default;
+  /// Starts the workers of attempt `attempt`, counted from 0.
+  virtual void start(int attempt) = 0;
+  /// Ends the workers; the machine then reports that they have stopped.
+  virtual void stop(const StopOrder& order) = 0;
+  /// The job is over and nothing runs here.
+  virtual void end(const JobEnding& ending) = 0;
+};
+
+struct JobOptions {
+  /// After failures.
+  int max_restarts = 0;
+  /// How long a restart waits for machines that it needs.
+  std::chrono::seconds return_limit{60};
+  /// If set, the job is elastic, and runs with at least this many machines.
+  std::optional<int> least_machines = {};
+};
+
+/// Controls all machines. Any failure stops every machine. When all have
+/// stopped, the job restarts (while restarts are left) or ends. Every machine
+/// that was not lost receives exactly one `end`.
+///
+/// If a worker exits with `kExitPreempted`, all workers are asked to leave and
+/// restarted, which does not count as a restart.
+///
+/// A lost machine also ends the job, or restarts it once the machine is back.
+/// An elastic job continues with the remaining machines, and restarts when one
+/// joins; neither counts as a restart. Nor does a failure that was a
+/// consequence of a loss: a machine that does not even answer the stop order
+/// was lost before.
+///
+/// Delays between restarts start at 0.1 s and double up to 30 s. An attempt
+/// that ran for a minute resets them.
+class ACCELERATE_INTERNAL Job {
+ public:
+  using Say = std::function<void(const std::string& line)>;
+  /// `machines` by their index; they and the loop must outlive the job.
+  Job(EventLoop& loop,
+      std::vector<Machine*> machines,
+      const JobOptions& options,
+      Say say);
+  ~Job();
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  /// `absent` are the indices of an elastic job's machines that have not
+  /// joined.
+  void start(const std::vector<size_t>& absent = {});
+  void machine_failed(size_t machine, const FailureReport& report);
+  /// The workers of the machine could not be started; `reason` is one line.
+  void machine_cannot_start(size_t machine, const std::string& reason);
+  /// All workers of the machine have returned 0.
+  void machine_finished(size_t machine);
+  /// A stop order was carried out.
+  void machine_stopped(size_t machine, const Departure& departure = {});
+  /// The machine is unreachable; `why` completes the sentence "machine 1 (host)
+  /// ...".
+  void
+  machine_lost(size_t machine, const std::string& host, const std::string& why);
+  /// A lost machine is reachable again, or a new one has joined an elastic job;
+  /// it runs no workers.
+  void machine_came(size_t machine, const std::string& host);
+  /// The machine of an elastic job was asked to end. It stops by itself, and
+  /// the job continues on the others.
+  void machine_leaves(size_t machine, const std::string& host, int signal);
+  /// Whether the machine takes part in the job; otherwise it was lost or never
+  /// joined.
+  bool is_here(size_t machine) const {
+    return phases_[machine] != Phase::kLost;
+  }
+  /// Whether a restart waits for this machine to come back.
+  bool is_waiting_for(size_t machine) const;
+  /// The launcher of a machine was asked to end, while `num_processes` of the
+  /// job were running.
+  void interrupt(int signal, const std::string& host, int num_processes);
+
+ private:
+  enum class State { kWaiting, kRunning, kStopping, kRestarting, kOver };
+  enum class Phase {
+    kRunning,
+    kFinished,
+    kStopping,
+    kLeaving, // as stopping, but lost afterwards
+    kStopped,
+    kLost,
+  };
+
+  bool is_elastic() const { return options_.least_machines.has_value(); }
+  void start_attempt();
+  /// Whether this restart is allowed; counts it once.
+  bool count_restart();
+  void part_with(size_t machine, const std::string& what);
+  void stop_all(int signal, State next, bool is_request = false);
+  void go_on_when_all_stopped();
+  void wait_for_machines();
+  void start_later();
+  bool is_any(Phase phase) const;
+  int num_here() const;
+  void end(const JobEnding& ending);
+
+  EventLoop& loop_;
+  std::vector<Machine*> machines_;
+  std::vector<Phase> phases_;
+  JobOptions options_;
+  Say say_;
+  State state_ = State::kWaiting;
+  int attempt_ = 0;
+  int num_restarts_ = 0;
+  int num_quick_restarts_ = 0;
+  /// The current restart is included in `num_restarts_`.
+  bool is_counted_ = false;
+  /// Workers are being stopped because one has failed.
+  bool is_failure_ = false;
+  /// SIGTERM, which schedulers send before they take machines away.
+  bool is_preempted_ = false;
+  /// Some machines may have received no stop order other than SIGUSR1.
+  bool is_asking_ = false;
+  Departure departure_;
+  EventLoop::Clock::time_point attempt_start_;
+  EventLoop::TimerId restart_timer_ = 0;
+  EventLoop::TimerId return_timer_ = 0;
+  JobEnding ending_;
+};
+
+/// "[launch] Finished in 2 min 3 s: 1,200 steps (9.8 steps/s), last checkpoint
+/// runs/a/checkpoint_3, logs in runs/a", as far as it is known; empty if
+/// nothing is. Paths below `folder` are relative to it.
+ACCELERATE_INTERNAL std::string describe_run(
+    const RunReport& report,
+    std::chrono::duration<double> duration,
+    const std::filesystem::path& folder);
+
+/// "[launch] Interrupted", followed by the host if it is not empty.
+ACCELERATE_INTERNAL std::string describe_interrupt(
+    int signal,
+    const std::string& host);
+
+/// "Rank 1 on node-b failed with exit code 7", followed by its last output.
+/// Names the host only if the job has several.
+ACCELERATE_INTERNAL std::string summarise(
+    const FailureReport& report,
+    bool names_host);
+
+} // namespace accelerate

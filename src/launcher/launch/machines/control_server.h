@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// Machine 0's side of the control connections.
+#pragma once
+
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/internal.h"
+#include "launcher/launch/machines/connection.h"
+#include "launcher/launch/machines/handshake.h"
+#include "launcher/launch/machines/protocol.h"
+#include "launcher/launch/machines/pulse.h"
+#include "launcher/launch/machines/roll_call.h"
+#include "launcher/launch/supervise/event_loop.h"
+
+namespace accelerate {
+
+/// Accepts one connection per machine. A peer that cannot prove that it knows
+/// the token learns nothing else; one that can learns why it is rejected.
+/// Unauthenticated peers are cheap: each has a few seconds and small frames to
+/// authenticate, and their number is limited.
+class ACCELERATE_INTERNAL ControlServer {
+ public:
+  struct Callbacks {
+    /// A machine has joined.
+    std::function<void(size_t machine)> came = {};
+    std::function<void(size_t machine, Message)> received = {};
+    /// Its index stays reserved until `await`.
+    std::function<void(size_t machine, const std::string& why)> lost = {};
+    std::function<void(const std::string& line)> say = {};
+  };
+
+  /// `own` is machine 0's own introduction, which the others must match.
+  ControlServer(
+      EventLoop& loop,
+      UniqueFile listener,
+      std::string token,
+      HelloMessage own,
+      int num_machines,
+      bool is_elastic,
+      Patience patience,
+      Callbacks callbacks);
+  ~ControlServer();
+
+  const RollCall& roll() const { return roll_; }
+  /// What a machine that has joined, even if lost since, has sent about itself.
+  const HelloMessage& hello_of(size_t machine) const {
+    return *roll_.entries()[machine];
+  }
+  /// Lets a lost machine join again.
+  void await(size_t machine) { roll_.leave(machine); }
+  /// No effect if the machine is lost.
+  void send(size_t machine, const Message& message);
+  /// Calls `done` when all machines have disconnected, after at most two
+  /// seconds, so that the last messages are not cut off.
+  void finish(std::function<void()> done);
+
+ private:
+  struct Peer {
+    explicit Peer(const std::string& token) : handshake(Side::kLeader, token) {}
+    Handshake handshake;
+    std::unique_ptr<Connection> connection = {};
+    std::string address = {};
+    std::optional<size_t> machine = {};
+    EventLoop::TimerId deadline = 0;
+    bool is_known = false;
+    bool is_refused = false;
+  };
+  using PeerPlace = std::list<Peer>::iterator;
+
+  void listen();
+  void accept_some();
+  void add_peer(UniqueFile socket);
+  void received(PeerPlace peer, Message message);
+  void take_proof(PeerPlace peer, const Message& message);
+  void drop_silent(const HelloMessage& hello);
+  void take_hello(PeerPlace peer, HelloMessage hello);
+  void refuse(PeerPlace peer, const std::string& reason);
+  void closed(PeerPlace peer, const std::string& why);
+  void remove_soon(PeerPlace peer);
+  void erase_soon(PeerPlace peer);
+  bool drop_oldest_stranger();
+  bool is_everybody_gone() const;
+  std::string name_of(size_t machine) const;
+
+  EventLoop& loop_;
+  UniqueFile listener_;
+  std::string token_;
+  RollCall roll_;
+  Patience patience_;
+  Callbacks callbacks_;
+  Pulse pulse_;
+  std::vector<Connection*> machines_;
+  std::list<Peer> peers_;
+  size_t num_strangers_ = 0;
+  int num_refusals_ = 0;
+  EventLoop::TimerId pause_ = 0;
+  std::function<void()> done_;
+};
+
+} // namespace accelerate

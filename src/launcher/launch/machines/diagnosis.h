@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finds problems of a launch in advance.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "accelerate/process.h"
+#include "core/base/internal.h"
+#include "core/config/launch_config.h"
+#include "core/hardware/gpu_kinds.h"
+#include "core/hardware/memory.h"
+#include "launcher/launch/plan/plan.h"
+
+namespace accelerate {
+
+enum class Verdict { kGood, kDoubtful, kBad };
+
+/// One line of `accelerate doctor`.
+struct Finding {
+  Verdict verdict = Verdict::kGood;
+  /// What was checked and found.
+  std::string what = {};
+  /// What to do; empty if all is well.
+  std::string remedy = {};
+};
+
+/// Checks names, addresses, ports, interfaces, GPUs, shared memory, limits and
+/// the clock, as far as `config` needs them. Takes a few seconds if hosts do
+/// not answer.
+ACCELERATE_INTERNAL std::vector<Finding> diagnose(
+    const ResolvedConfig& config,
+    const EnvLookup& env);
+
+/// The fast checks of this machine alone, which a launch with `--check` runs on
+/// every machine. `program` is what the workers execute.
+ACCELERATE_INTERNAL std::vector<Finding> diagnose_machine(
+    const LaunchConfig& config,
+    const MachineFacts& facts,
+    const std::string& program);
+
+/// "what: remedy" of the failed checks.
+ACCELERATE_INTERNAL std::vector<std::string> problems_of(
+    const std::vector<Finding>& findings);
+
+/// Whether the system finds the shared libraries of one of our programs.
+ACCELERATE_INTERNAL Finding look_at_libraries(const std::string& program);
+
+/// The checks that depend only on figures.
+ACCELERATE_INTERNAL Finding judge_shared_memory(const MemoryFigures& memory);
+/// Whether every GPU can access every other's memory without the CPU.
+ACCELERATE_INTERNAL Finding
+judge_peer_access(const std::vector<Gpu>& gpus, const GpuKind& kind);
+ACCELERATE_INTERNAL Finding judge_file_limits(const FileLimits& limits);
+/// `seconds`: how far the clock of `host` is ahead of ours.
+ACCELERATE_INTERNAL Finding
+judge_clock(const std::string& host, double seconds);
+/// `error` as in errno, 0 if the connection succeeded.
+ACCELERATE_INTERNAL Finding
+judge_connection(const std::string& host, int port, int error);
+
+} // namespace accelerate

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// The secret shared by the launchers of one job.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "accelerate/process.h"
+#include "core/base/internal.h"
+#include "launcher/launch/machines/token_file.h"
+#include "launcher/launch/plan/placement.h"
+
+namespace accelerate {
+
+/// 64 hexadecimal digits from the system's random numbers.
+ACCELERATE_INTERNAL std::string random_token();
+
+/// Two digits per byte.
+ACCELERATE_INTERNAL std::string to_hexadecimal(std::string_view bytes);
+
+/// ACCELERATE_JOB_TOKEN, or the first line of the file in
+/// ACCELERATE_JOB_TOKEN_FILE, or empty. Throws `ConfigError` if the file cannot
+/// be read, is empty, or others may read it.
+ACCELERATE_INTERNAL std::string find_token(const EnvLookup& env);
+
+/// The token of a launcher started by someone else at `placement`, for the
+/// lifetime of the job: the user's (`find_token`); or, under Slurm or MPI, one
+/// that machine 0 creates and shares (`TokenFile`), for which the others wait
+/// `join_limit`; or none, if the only machine is this one.
+class ACCELERATE_INTERNAL JobToken {
+ public:
+  /// Throws `ConfigError` if there is none although other machines could
+  /// connect.
+  JobToken(
+      const Placement& placement,
+      const EnvLookup& env,
+      std::chrono::seconds join_limit);
+
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+  std::unique_ptr<TokenFile> file_;
+};
+
+} // namespace accelerate

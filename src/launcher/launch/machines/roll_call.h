@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which machines of a job have joined.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/internal.h"
+#include "launcher/launch/machines/protocol.h"
+
+namespace accelerate {
+
+/// The machines of one job: each once, and only with the same version and
+/// configuration as machine 0. A machine that left may rejoin with the same
+/// number of processes; an elastic job accepts any number.
+class ACCELERATE_INTERNAL RollCall {
+ public:
+  /// `own` is machine 0's own introduction. `tells_values`: a rejection may
+  /// contain values of machine 0; not if anyone can connect.
+  RollCall(
+      HelloMessage own,
+      int num_machines,
+      bool tells_values,
+      bool is_elastic = false);
+
+  /// The index for a machine of an elastic job that names none: the one its
+  /// host had before, or the first free one, or `kAnyMachine`.
+  int place_for(const std::string& host) const;
+  /// Accepts the machine. Returns an empty string, or why it is rejected.
+  std::string take(const HelloMessage& hello);
+  /// Frees its index; its introduction stays in `entries`.
+  void leave(size_t machine);
+
+  bool is_here(size_t machine) const { return here_[machine]; }
+  int num_here() const;
+  bool is_complete() const;
+  /// By machine; empty for those that never joined.
+  const std::vector<std::optional<HelloMessage>>& entries() const {
+    return entries_;
+  }
+
+ private:
+  std::string reason_to_refuse(const HelloMessage& hello) const;
+  std::string first_difference(const HelloMessage& hello) const;
+
+  std::vector<std::optional<HelloMessage>> entries_;
+  std::vector<bool> here_;
+  bool tells_values_;
+  bool is_elastic_;
+};
+
+/// One line per machine: host, ranks, devices.
+ACCELERATE_INTERNAL std::string format_roll(
+    const std::vector<HelloMessage>& roll);
+
+} // namespace accelerate

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The token of a job whose launchers were started by Slurm or MPI, without a
+// user to pass one.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+
+#include "accelerate/process.h"
+#include "core/base/internal.h"
+
+namespace accelerate {
+
+/// Where the machines of `job` store and find it: in the user's home folder,
+/// which clusters share between their machines.
+ACCELERATE_INTERNAL std::filesystem::path token_file_of(
+    const std::string& job,
+    const EnvLookup& env);
+
+/// A file with a new token that only this user can read; removed by the
+/// destructor. Throws `SystemError` if it cannot be written, `ConfigError` if
+/// its folder belongs to another user or is accessible to others.
+class ACCELERATE_INTERNAL TokenFile {
+ public:
+  explicit TokenFile(std::filesystem::path path);
+  ~TokenFile();
+  TokenFile(const TokenFile&) = delete;
+  TokenFile& operator=(const TokenFile&) = delete;
+
+  const std::string& token() const { return token_; }
+
+ private:
+  std::filesystem::path path_;
+  std::string token_;
+};
+
+/// Waits until machine 0 has written `path`. Throws `ConfigError` if it has not
+/// after `limit`, or if the file does not belong to this user.
+ACCELERATE_INTERNAL std::string await_token(
+    const std::filesystem::path& path,
+    std::chrono::seconds limit);
+
+} // namespace accelerate

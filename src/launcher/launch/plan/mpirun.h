@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs whose processes mpirun starts.
+#pragma once
+
+#include <string>
+
+#include "core/base/internal.h"
+#include "core/config/launch_config.h"
+#include "launcher/launch/supervise/child_process.h"
+
+namespace accelerate {
+
+/// `command` under mpirun on the hosts of `config.mpirun_hostfile`, with its
+/// variables. `version` is the output of `mpirun --version`: Open MPI and
+/// MPICH's family have different flags. Throws `ConfigError` if the host file
+/// or the number of processes is missing or `version` is unknown.
+ACCELERATE_INTERNAL ChildCommand under_mpirun(
+    const LaunchConfig& config,
+    const ChildCommand& command,
+    const std::string& version);
+
+/// The output of `mpirun --version`; empty if there is no mpirun.
+ACCELERATE_INTERNAL std::string mpirun_version();
+
+} // namespace accelerate

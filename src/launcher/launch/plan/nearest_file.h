@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Suggestions for misspelled paths.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "core/base/internal.h"
+
+namespace accelerate {
+
+/// The file in the folder of `path` with the most similar name, possibly with
+/// one of `endings` appended, among files with these endings; empty if none is
+/// similar.
+ACCELERATE_INTERNAL std::string nearest_file(
+    const std::filesystem::path& path,
+    const std::vector<std::string>& endings);
+
+} // namespace accelerate

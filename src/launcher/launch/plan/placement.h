@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// The role of this launcher: alone, on one of several machines, or inside a
+// task that a cluster created for one rank.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "accelerate/process.h"
+#include "core/base/internal.h"
+#include "core/config/launch_config.h"
+
+namespace accelerate {
+
+/// The rank of a machine of an elastic job before machine 0 assigns one.
+inline constexpr int kAnyMachine = -1;
+
+struct Placement {
+  /// The cluster started one task per rank: the program replaces the launcher,
+  /// with `environment`.
+  bool is_in_place = false;
+  ProcessEnvironment environment = {};
+
+  /// For an elastic job, the maximum.
+  int num_machines = 1;
+  /// Set if the job is elastic: the minimum number of machines.
+  std::optional<int> least_machines = {};
+  /// `kAnyMachine` if machine 0 decides.
+  int machine_rank = 0;
+  /// Machine 0's address, where launchers connect; empty on one machine.
+  Rendezvous meeting_point = {};
+  /// Machine 0 cannot derive its own address from the given one (the address of
+  /// a Kubernetes service), so it listens on all of its addresses.
+  bool listens_everywhere = false;
+};
+
+/// The variables from which a launcher reads its configuration: `env`, without
+/// the address and port of an outer job if this program is one of that job's
+/// workers.
+ACCELERATE_INTERNAL EnvLookup variables_of_new_job(const EnvLookup& env);
+
+/// Precedence: flags and ACCELERATE_* variables, then what Slurm, MPI, torchrun
+/// or Kubernetes have set in `env`, then the file. A launcher inside a worker
+/// of another launcher starts its own job on this machine. Throws `ConfigError`
+/// if they contradict each other or the address of machine 0 is missing.
+ACCELERATE_INTERNAL Placement
+find_placement(const ResolvedConfig& config, const EnvLookup& env);
+
+/// The machine rank that the options give this machine. If they give none for
+/// an elastic job, the machine with the address `main_process_ip` is machine 0,
+/// and the others are `kAnyMachine`.
+ACCELERATE_INTERNAL int machine_rank_of(const ResolvedConfig& config);
+
+/// The address that machine 0 listens on. Empty means all of its addresses;
+/// also if its name resolves to a loopback address on itself (/etc/hosts),
+/// where others could not connect.
+ACCELERATE_INTERNAL std::string listening_address(const Placement& placement);
+
+/// Whether only programs on this machine can connect to the address.
+ACCELERATE_INTERNAL bool is_loopback_only(const Placement& placement);
+
+} // namespace accelerate

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// A launcher running on its machine.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/internal.h"
+#include "core/process/run_report.h"
+#include "launcher/launch/job.h"
+#include "launcher/launch/machines/connection.h"
+#include "launcher/launch/machines/protocol.h"
+#include "launcher/launch/machines/remote_launchers.h"
+#include "launcher/launch/plan/plan.h"
+#include "launcher/launch/supervise/child_process.h"
+#include "launcher/launch/supervise/event_loop.h"
+#include "launcher/launch/supervise/output_router.h"
+#include "launcher/launch/supervise/signal_file.h"
+#include "launcher/launch/supervise/signal_merger.h"
+#include "launcher/launch/supervise/signal_witness.h"
+#include "launcher/launch/supervise/supervisor.h"
+
+namespace accelerate {
+
+struct SessionOptions {
+  /// Shared by the launchers of the job; empty: every program on this machine
+  /// may try to join.
+  std::string token = {};
+  /// How long launchers wait for each other.
+  std::chrono::seconds join_limit{60};
+  /// How long another machine may be silent.
+  Patience patience = {};
+  /// Signals that the guardian received. When it is closed, everything here
+  /// must end at once.
+  int lifeline = -1;
+  /// Started by the launcher of machine 0, which prints all messages. When
+  /// stdin is closed, that launcher is gone.
+  bool is_remote_controlled = false;
+  /// Of the program that started this launcher (`notebook_launcher`) and shows
+  /// its output; empty if a user did. The outcome of the job is written to the
+  /// file `ending` there. When stdin is closed, that program is gone, and the
+  /// folder is removed (`check_parent_folder`).
+  std::filesystem::path parent_folder = {};
+  /// Problems that `--check` found on this machine; the job does not start.
+  std::vector<std::string> problems = {};
+  /// Machine 0 serves a page of the run, and opens it in a browser.
+  bool is_watched = false;
+  bool opens_browser = false;
+  /// Printed if a worker exits with the code of a wrong command line.
+  std::string usage_hint = {};
+  /// Launchers of other machines that machine 0 must start.
+  std::vector<RemoteLauncher> remote_launchers = {};
+};
+
+/// Common base of the launchers of machine 0 and the others: the workers of
+/// this machine, their output, and signals. Everything runs on the thread that
+/// calls `run`.
+class LaunchSession {
+ public:
+  LaunchSession(const LaunchPlan& plan, const SessionOptions& options);
+  virtual ~LaunchSession() = default;
+  LaunchSession(const LaunchSession&) = delete;
+  LaunchSession& operator=(const LaunchSession&) = delete;
+
+  /// Returns the exit code of the job.
+  int run();
+
+ protected:
+  virtual void begin() = 0;
+  virtual void workers_failed(const FailureReport& report) = 0;
+  virtual void workers_finished() = 0;
+  virtual void workers_stopped() = 0;
+  virtual void workers_cannot_start(const std::string& reason) = 0;
+  virtual void interrupted(int signal) = 0;
+  /// The workers here have got a signal that is meant for those of all
+  /// machines.
+  virtual void pass_on(int signal) = 0;
+
+  void start_workers(const StartOrder& order);
+  /// Processes that got the signal from the terminal, or with the whole process
+  /// group, do not get it again.
+  void stop_workers(const StopOrder& order);
+  /// Handles a signal passed on by another machine. False if the workers have
+  /// just got the same signal, because a scheduler sends it to all machines.
+  bool take_passed_on(int signal);
+  /// The report of rank 0, if it runs here; its steps in all attempts.
+  RunReport run_report() const;
+  /// The job is over: exits when all output has been read.
+  void finish(int exit_code);
+  void say(const std::string& line);
+  /// Prints the last message, once.
+  void say_ending(const std::string& summary);
+  HelloMessage introduction() const;
+
+  const LaunchPlan& plan_;
+  const SessionOptions& options_;
+  EventLoop loop_;
+  ChildReaper reaper_;
+  OutputRouter output_;
+  Supervisor supervisor_;
+
+ private:
+  void take_signals();
+  void collect_children();
+  void take_from_guardian();
+  void take_from_witness();
+  void signalled(int signal, GroupTold told);
+  bool was_delivered(int signal, bool is_passed_on);
+  void request_to_end(int signal, GroupTold told);
+  void guardian_gone();
+  void parent_gone();
+
+  struct Request {
+    int signal = 0;
+    GroupTold told = GroupTold::kNo;
+  };
+
+  /// Rank 0 writes into it.
+  UniqueFile report_file_;
+  /// In earlier attempts.
+  int64_t num_steps_before_ = 0;
+  SignalFileGuard signals_;
+  SignalWitness witness_;
+  SignalMerger merger_;
+  struct Delivery {
+    EventLoop::Clock::time_point time = {};
+    bool was_passed_on = false;
+  };
+
+  std::map<int, Delivery> deliveries_;
+  EventLoop::TimerId collect_timer_ = 0;
+  std::optional<Request> first_request_;
+  bool is_finishing_ = false;
+  int exit_code_ = 0;
+};
+
+/// Runs the plan as machine 0 or as one of the others. Throws `ConfigError` or
+/// `SystemError` if it cannot start.
+ACCELERATE_INTERNAL int run_session(
+    const LaunchPlan& plan,
+    const SessionOptions& options);
+
+} // namespace accelerate

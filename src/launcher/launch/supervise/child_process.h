@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Starting a process, and how it ended.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/base/internal.h"
+#include "core/base/unique_file.h"
+
+namespace accelerate {
+
+/// The standard streams of a child. Streams that are not open are this
+/// process's own; without `inherits_input` and `in`, stdin is empty.
+struct ChildStreams {
+  bool inherits_input = false;
+  UniqueFile in = {};
+  UniqueFile out = {};
+  UniqueFile err = {};
+};
+
+struct ChildCommand {
+  std::vector<std::string> command = {};
+  /// Added to this process's environment.
+  std::map<std::string, std::string> variables = {};
+  /// Added if a variable is missing in the environment, or empty.
+  std::map<std::string, std::string> defaults = {};
+  /// Removed from it.
+  std::set<std::string> removed = {};
+  /// The cores it may run on; empty: as this process.
+  std::vector<int> cores = {};
+  /// The NUMA nodes of its memory; empty: as this process.
+  std::vector<int> memory_nodes = {};
+};
+
+/// What the command's environment has in addition to this process's: its
+/// variables and the defaults that apply.
+ACCELERATE_INTERNAL std::map<std::string, std::string> added_variables(
+    const ChildCommand& command);
+
+/// Starts the command, which is killed when this process ends. Throws
+/// `SystemError` with the cause and a hint if it cannot be executed, or not on
+/// these cores or with memory of these nodes.
+ACCELERATE_INTERNAL pid_t
+start_child(const ChildCommand& command, const ChildStreams& streams);
+
+/// Replaces this process by the command. Throws `SystemError` as above.
+[[noreturn]] ACCELERATE_INTERNAL void become(const ChildCommand& command);
+
+/// Reaps this process's children and notifies those who registered.
+class ACCELERATE_INTERNAL ChildReaper {
+ public:
+  using Callback = std::function<void(int wait_status)>;
+
+  /// `collect` calls `callback` once after `pid` has ended.
+  void on_end(pid_t pid, Callback callback);
+  /// Unregisters the callback.
+  void forget(pid_t pid) { callbacks_.erase(pid); }
+  /// Call it after each SIGCHLD. Adopted orphans are reaped silently.
+  void collect();
+
+ private:
+  std::map<pid_t, Callback> callbacks_;
+};
+
+/// "failed with exit code 3", "was killed (SIGKILL)".
+ACCELERATE_INTERNAL std::string describe_end(int wait_status);
+/// The exit code, or 128 + n if signal n ended it.
+ACCELERATE_INTERNAL int exit_code_of(int wait_status);
+
+} // namespace accelerate

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// The layout of a run's log files: `DIR/run_<id>/attempt_<n>/rank_<r>`.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "core/base/internal.h"
+
+namespace accelerate {
+
+/// The folder of one worker; empty if `log_dir` is, which must be absolute
+/// otherwise.
+ACCELERATE_INTERNAL std::filesystem::path log_folder(
+    const std::filesystem::path& log_dir,
+    const std::string& run_id,
+    int attempt,
+    int rank);
+
+/// Creates the folder of the run and points the link `latest` in `log_dir` to
+/// it. Machines that share the folder may all call it. Throws `SystemError` if
+/// it cannot be written.
+ACCELERATE_INTERNAL void make_run_folder(
+    const std::filesystem::path& log_dir,
+    const std::string& run_id);
+
+} // namespace accelerate

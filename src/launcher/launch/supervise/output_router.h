@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// The standard streams of the workers of one machine.
+#pragma once
+
+#include <unistd.h>
+
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/base/internal.h"
+#include "core/base/unique_file.h"
+#include "core/config/stream_choice.h"
+#include "launcher/launch/supervise/child_process.h"
+#include "launcher/launch/supervise/console.h"
+#include "launcher/launch/supervise/event_loop.h"
+
+namespace accelerate {
+
+struct OutputOptions {
+  /// The folder for per-rank files, with a subfolder per run (see
+  /// `log_folder.h`); empty: no files.
+  std::filesystem::path log_dir = {};
+  /// The size at which a file is rotated; 0: never.
+  int64_t log_bytes = 0;
+  /// With `log_dir`, the streams that are also shown.
+  StreamChoice tee = {};
+  /// Local ranks whose lines are shown; empty: all. Files contain all.
+  std::set<int> shown_local_ranks = {};
+  /// Lines of ranks other than 0 start with `[rank N] `.
+  bool is_prefixed = true;
+  bool is_coloured = false;
+  /// Lines start with the time, on the terminal and in files.
+  bool is_timed = false;
+  /// The only worker of a run without files uses the launcher's own streams.
+  bool is_inherited = false;
+  /// The first worker may read the launcher's stdin.
+  bool is_input_shared = true;
+  /// A pipe shows what the first worker writes before its line is complete, as
+  /// a terminal does, because someone is watching its other end.
+  bool is_prompt = false;
+  /// Shows fatal error reports of all ranks immediately.
+  bool shows_all_errors = false;
+};
+
+/// The end of a worker's stderr.
+struct LastWords {
+  /// Oldest first, without torch's "[rank1]: ".
+  std::vector<std::string> lines = {};
+  /// A traceback or similar (see last_words.h); otherwise just the last lines.
+  bool is_report = false;
+  /// The console already shows them.
+  bool is_shown = false;
+};
+
+/// Creates the streams of each worker, keeps the last lines of its stderr, and
+/// shows whole lines: the launcher's output never mixes two ranks in a line. A
+/// line of more than 1 MiB is split; each piece but the last is marked with
+/// `[the line continues]`.
+///
+/// The report of a fatal error (a traceback) is held back, with what follows
+/// it, until the worker has ended, writes to either stream two seconds later,
+/// or five seconds have passed. The message about the end of the job then shows
+/// one of them, last, and drops the others. Files contain all. Progress bars
+/// are redrawn only on terminals; elsewhere they become a line every few
+/// seconds.
+///
+/// On a terminal, the first worker of the machine gets a pseudo-terminal whose
+/// bytes are passed on immediately, so that its progress bar works; lines of
+/// the others appear above it.
+class ACCELERATE_INTERNAL OutputRouter {
+ public:
+  /// Shows the output of workers on `out` and `err`.
+  OutputRouter(
+      EventLoop& loop,
+      OutputOptions options,
+      int out = STDOUT_FILENO,
+      int err = STDERR_FILENO);
+  ~OutputRouter();
+  OutputRouter(const OutputRouter&) = delete;
+  OutputRouter& operator=(const OutputRouter&) = delete;
+
+  /// The worker's ends of its streams; close them once it has started. Its
+  /// files go to `log_folder`. Throws `SystemError` if one cannot be written.
+  ChildStreams
+  open(int rank, int local_rank, const std::filesystem::path& log_folder);
+  /// Ends of the streams of a helper (ssh) whose lines are shown unchanged.
+  ChildStreams open_helper(int id);
+  /// Reads what the rank has written so far, then returns the end of its
+  /// stderr.
+  LastWords last_words(int rank);
+  /// Drops what is held back for the rank.
+  void drop_held(int rank);
+  bool shows_all_errors() const { return options_.shows_all_errors; }
+  /// Nothing is released before the workers are closed: they are ending.
+  void hold_on() { is_ending_ = true; }
+  /// Reads the remaining output of every rank, including partial lines, and
+  /// closes the streams.
+  void close_workers();
+  /// As above, including helpers; calls `done` once all output has been read,
+  /// however long that takes.
+  void finish(std::function<void()> done);
+  /// Bytes of standard output that were lost: not shown and in no file.
+  int64_t num_lost() const;
+  /// A line of the launcher itself, on stderr.
+  void say(const std::string& line);
+  /// Passes the size of the window to the pseudo-terminals.
+  void resize();
+
+ private:
+  struct Source;
+
+  void add(std::unique_ptr<Source> source);
+  void take(Source& source);
+  void take_all(Source& source);
+  void show(Source& source, std::string_view text);
+  /// Shows text after it was written to the file.
+  void route(Source& source, std::string_view text);
+  void split(Source& source, std::string_view text);
+  void take_line(Source& source, std::string_view line);
+  void show_line(Source& source, std::string_view line);
+  void begin_report(Source& source);
+  /// Shows a report that did not end its worker, which keeps writing.
+  void release_if_alive(int rank);
+  void release(Source& source);
+  Source* find_stderr(int rank);
+  void show_start(Source& source);
+  void close_source(Source& source);
+  void watch(Source& source);
+  UniqueFile make_stream(
+      int rank,
+      int local_rank,
+      int stream,
+      const std::filesystem::path& log_folder);
+  void look_whether_done();
+  std::string time_if_wanted() const;
+  Console& console_of(int stream);
+
+  EventLoop& loop_;
+  OutputOptions options_;
+  std::unique_ptr<Console> out_;
+  /// Null if stderr is the same file as stdout.
+  std::unique_ptr<Console> err_;
+  std::vector<std::unique_ptr<Source>> sources_;
+  std::vector<Source*> paused_;
+  /// The latest input; too large for a small stack.
+  std::vector<char> buffer_ = std::vector<char>(65536);
+  int64_t num_lost_ = 0;
+  bool is_ending_ = false;
+  std::function<void()> done_;
+};
+
+} // namespace accelerate

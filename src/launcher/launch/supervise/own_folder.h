@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Opens folders safely from manipulation by other users.
+#pragma once
+
+#include <filesystem>
+
+#include "core/base/internal.h"
+#include "core/base/unique_file.h"
+
+namespace accelerate {
+
+/// The folder with the absolute path `path`, for openat(2) and similar; missing
+/// folders are created. Throws `SystemError` if that fails, or if `path` or a
+/// folder above it is a link of another user (except root), which could point
+/// to any file of this user. The folder that is checked is the one that is
+/// opened, whatever is exchanged meanwhile.
+ACCELERATE_INTERNAL UniqueFile
+open_own_folder(const std::filesystem::path& path);
+
+/// A hint for a log that cannot be created because of the errno `cause`.
+ACCELERATE_INTERNAL const char* way_out_for_logs(int cause);
+
+} // namespace accelerate

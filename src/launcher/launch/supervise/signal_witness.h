@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Detects whether a signal was sent to the launcher or to its whole group.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "core/base/internal.h"
+#include "core/base/unique_file.h"
+#include "launcher/launch/supervise/signal_file.h"
+
+namespace accelerate {
+
+/// A process that only reports the signals it receives. Like the workers, it is
+/// in the launcher's process group, session and control group, but does not
+/// have the launcher's name. Signals that it receives have reached the workers,
+/// too; signals to the launcher alone (`killall accelerate`, or the hangup of a
+/// terminal whose session leader is the launcher) have not.
+///
+/// Ends with this process, and with the object.
+class ACCELERATE_INTERNAL SignalWitness {
+ public:
+  /// Starts the process; `signals` says which ones it reports. `command` is
+  /// what the workers run: tools that select processes by command line select
+  /// the witness together with the workers. Throws `SystemError`.
+  SignalWitness(SignalFileGuard& signals, const std::string& command);
+  ~SignalWitness();
+  SignalWitness(const SignalWitness&) = delete;
+  SignalWitness& operator=(const SignalWitness&) = delete;
+
+  pid_t pid() const { return pid_; }
+  /// Readable while a report is pending.
+  int file() const { return reports_.get(); }
+  /// The next report; empty if there is none.
+  std::optional<Signal> next();
+  /// It was already reaped.
+  void forget() { pid_ = 0; }
+  /// Whether a signal may be on its way from there.
+  bool is_busy(int signal) const;
+
+ private:
+  UniqueFile reports_;
+  pid_t pid_ = 0;
+};
+
+} // namespace accelerate

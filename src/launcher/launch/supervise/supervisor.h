@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// Owns the worker processes of one machine.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/base/internal.h"
+#include "launcher/launch/job.h"
+#include "launcher/launch/supervise/child_process.h"
+#include "launcher/launch/supervise/event_loop.h"
+#include "launcher/launch/supervise/oom_kills.h"
+#include "launcher/launch/supervise/output_router.h"
+
+namespace accelerate {
+
+/// One process to start.
+struct WorkerSpec {
+  int rank = 0;
+  ChildCommand command = {};
+  /// For its output; empty: no files.
+  std::filesystem::path log_folder = {};
+};
+
+/// Whether the process group of the launcher has already received a signal, so
+/// that only processes outside of it must get it.
+enum class GroupTold { kNo, kYes };
+
+/// When workers get a signal: `kWhenHandled` gives those that are still
+/// starting half of the grace period to install a handler for it.
+enum class Timing { kAtOnce, kWhenHandled };
+
+enum class WorkersState {
+  kDone, // nothing runs: before the start, and after the end
+  kStarting,
+  kRunning,
+  kFailed, // a worker failed; the others run until `stop`
+  kStopping,
+  kRestarting, // as stopping; the job will start again
+};
+
+/// Starts the workers, reports how they end, and stops them with everything
+/// below them. The process must have called `adopt_orphans`, so that no
+/// descendant escapes.
+///
+/// For the loop's thread only. Callbacks are called by the loop, and by `start`
+/// and `stop` themselves.
+class ACCELERATE_INTERNAL Supervisor {
+ public:
+  struct Callbacks {
+    /// The worker that caused a failure; once per start. If the first one to
+    /// end only reports that another rank is gone, that rank has two seconds to
+    /// end.
+    std::function<void(const FailureReport&)> failed = {};
+    /// All workers returned 0 and no process that they started is left.
+    std::function<void()> finished = {};
+    /// After `stop`: nothing is left.
+    std::function<void()> stopped = {};
+  };
+
+  /// `grace` is the time from the first signal to SIGKILL.
+  Supervisor(
+      EventLoop& loop,
+      ChildReaper& reaper,
+      OutputRouter& output,
+      std::chrono::seconds grace,
+      Callbacks callbacks);
+
+  WorkersState state() const { return state_; }
+  /// Starts all workers or none: throws `SystemError` if one cannot start,
+  /// after stopping the others.
+  void start(const std::vector<WorkerSpec>& workers);
+  /// Sends `signal` to all workers and all below them, and SIGKILL after the
+  /// grace period to those that are left (once the workers themselves have
+  /// ended, after at most 3 s). SIGKILL kills at once. SIGUSR1 only asks the
+  /// workers themselves to leave (SIGTERM if they do not handle it); SIGTERM
+  /// follows after a separate grace period. SIGQUIT is sent to processes that
+  /// handle it; the others get SIGABRT, at which Python prints its stacks.
+  /// Always ends: a process that not even SIGKILL ends (it waits in the kernel)
+  /// is named and abandoned.
+  ///
+  /// With `Timing::kWhenHandled`, a worker gets SIGTERM once it or a process
+  /// below it handles it, and after half of the grace period in any case.
+  void stop(
+      int signal,
+      bool is_to_restart = false,
+      GroupTold told = GroupTold::kNo,
+      Timing timing = Timing::kAtOnce);
+  /// How the workers that have ended exited.
+  Departure departure() const;
+  /// Passes a signal on to the workers; one that stops or continues, also to
+  /// all below them. SIGUSR1 and SIGUSR2 never end a worker: one without a
+  /// handler gets them once it has installed one. After half of the grace
+  /// period they are dropped with a message. If the job restarts before a
+  /// worker took one, or if none runs, the workers of the next start get it.
+  void forward(int signal, GroupTold told);
+  /// Children of this process that `stop` does not end (ssh).
+  void spare(pid_t pid) { spared_.insert(pid); }
+  /// Call it after each `ChildReaper::collect`: orphans may be gone.
+  void look_again();
+
+ private:
+  struct Worker {
+    pid_t pid = 0;
+    int rank = 0;
+    std::optional<int> wait_status = {};
+    std::filesystem::path error_file = {};
+    /// Signals held until a handler is installed, with their deadline.
+    std::map<int, EventLoop::Clock::time_point> held = {};
+  };
+
+  std::string who_left_before() const;
+  void blame(size_t index);
+  FailureReport describe_failure(const Worker& worker);
+  void drop_consequences();
+  void worker_ended(size_t index, int wait_status);
+  void ask_to_leave();
+  void hold(Worker& worker, int signal);
+  void deliver_held();
+  void deliver(const Worker& worker, int signal);
+  void forget_held();
+  void keep_for_next_start();
+  void kill_after(std::chrono::milliseconds grace);
+  void kill_everything();
+  void kill_what_was_started();
+  void give_up();
+  void signal_everything(int signal, GroupTold told = GroupTold::kNo);
+  bool any_running() const;
+  bool is_stopping() const {
+    return state_ == WorkersState::kStopping ||
+           state_ == WorkersState::kRestarting;
+  }
+
+  EventLoop& loop_;
+  ChildReaper& reaper_;
+  OutputRouter& output_;
+  std::chrono::milliseconds grace_;
+  Callbacks callbacks_;
+  WorkersState state_ = WorkersState::kDone;
+  std::vector<Worker> workers_;
+  /// Signals that a worker of this start took.
+  std::set<int> taken_;
+  /// Signals for the workers of the next start.
+  std::set<int> kept_;
+  std::optional<OomKills> oom_kills_;
+  std::set<pid_t> spared_;
+  EventLoop::TimerId hold_timer_ = 0;
+  EventLoop::TimerId ask_timer_ = 0;
+  EventLoop::TimerId kill_timer_ = 0;
+  EventLoop::TimerId give_up_timer_ = 0;
+  /// The first worker that failed, while another may turn out to be the cause.
+  std::optional<size_t> suspect_;
+  EventLoop::TimerId suspect_timer_ = 0;
+  /// The last error of the worker that was blamed.
+  std::string culprits_error_;
+  bool is_killing_ = false;
+  bool is_sweeping_ = false; // all workers have ended; ending what they left
+};
+
+/// The name of this machine.
+ACCELERATE_INTERNAL std::string host_name();
+
+} // namespace accelerate

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fields of lines that somebody else wrote: anything may be missing or wrong.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "core/base/internal.h"
+
+namespace accelerate {
+
+inline constexpr size_t kMaxWatchedText = 1000;
+
+std::string shortened(std::string text);
+
+/// Empty if the field is missing or is not a string.
+std::string text_field(const nlohmann::json& object, const char* name);
+
+/// Booleans are 1 and 0; nothing if it is not finite.
+std::optional<double> number_of(const nlohmann::json& value);
+
+/// A number that a step or a time can be.
+std::optional<double> number_field(
+    const nlohmann::json& object,
+    const char* name);
+
+/// A field that is never negative; 0 if it is missing.
+double amount_field(const nlohmann::json& object, const char* name);
+
+/// Whether a step or a time can be this large.
+bool is_in_range(double value);
+
+/// NaN and the infinities, which are strings in run folders.
+std::optional<double> logged_number(std::string_view text);
+
+/// "NaN", "Infinity" or "-Infinity"; null for a finite number.
+const char* name_of_not_finite(double value);
+
+/// A line of a run's folder.
+struct RunLine {
+  nlohmann::json object = {};
+  double time = 0;
+  std::optional<int64_t> step = {};
+
+  /// The values that were logged for `step`; null if the line is another one.
+  const nlohmann::json* values() const;
+};
+ACCELERATE_INTERNAL std::optional<RunLine> parse_run_line(
+    std::string_view line);
+
+} // namespace accelerate

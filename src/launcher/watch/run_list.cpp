@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/watch/run_list.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "accelerate/error.h"
+#include "core/base/printable.h"
+#include "core/base/str.h"
+#include "launcher/watch/snapshot.h"
+
+namespace accelerate {
+namespace {
+
+/// What one list may cost, and how much of each file it reads at a time.
+constexpr std::chrono::milliseconds kReadingTime{150};
+constexpr size_t kFirstBytes = 64 << 10;
+constexpr size_t kBytesPerStep = 1 << 20;
+
+std::string name_of_run(const std::filesystem::path& folder) {
+  return folder.has_filename() ? folder.filename().string()
+                               : folder.parent_path().filename().string();
+}
+
+} // namespace
+
+RunList::RunList(const std::vector<std::filesystem::path>& folders) {
+  for (const auto& given : folders) {
+    std::error_code error;
+    const auto folder = std::filesystem::canonical(given, error);
+    if (error || !std::filesystem::is_directory(folder, error)) {
+      throw ConfigError(str_cat(
+          "[watch] Cannot read the folder '",
+          given.string(),
+          "': ",
+          error ? error.message() : std::string("it is a file"),
+          ". Pass the folder of a run, logging_dir/PROJECT"));
+    }
+    folders_.push_back(folder);
+    if (find_runs(folder) == 0) {
+      empty_.push_back(given);
+    }
+  }
+}
+
+size_t RunList::find_runs(const std::filesystem::path& folder) {
+  if (RunReader::is_run(folder)) {
+    add(folder);
+    return 1;
+  }
+  std::vector<std::filesystem::path> found;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end;
+       !error && entry != end;
+       entry.increment(error)) {
+    std::error_code ignored;
+    if (entry->symlink_status(ignored).type() ==
+            std::filesystem::file_type::directory &&
+        RunReader::is_run(entry->path())) {
+      found.push_back(entry->path());
+    }
+  }
+  std::sort(found.begin(), found.end());
+  for (const auto& run : found) {
+    add(run);
+  }
+  return found.size();
+}
+
+void RunList::add(const std::filesystem::path& folder) {
+  if (listed_.contains(folder)) {
+    return;
+  }
+  if (runs_.size() == kMaxRuns) {
+    left_out_.insert(folder);
+    return;
+  }
+  listed_.insert(folder);
+  Entry entry;
+  entry.name = printable(name_of_run(folder));
+  entry.reader = std::make_unique<RunReader>(folder);
+  runs_.push_back(std::move(entry));
+}
+
+void RunList::read_on() {
+  const auto deadline = std::chrono::steady_clock::now() + kReadingTime;
+  // First the beginning and the end of every run.
+  for (auto& entry : runs_) {
+    if (entry.reader->version() == 0 && !entry.is_dropped) {
+      entry.reader->refresh_metrics(kFirstBytes);
+    }
+  }
+  for (size_t i = 0; i < runs_.size(); ++i) {
+    auto& entry = runs_[next_];
+    while (!entry.is_dropped) {
+      entry.reader->refresh_metrics(kBytesPerStep);
+      if (std::chrono::steady_clock::now() >= deadline) {
+        return;
+      }
+      if (!entry.reader->content().is_behind) {
+        break;
+      }
+    }
+    next_ = (next_ + 1) % runs_.size();
+  }
+}
+
+void RunList::summarise(Entry& entry, double now) {
+  if (entry.is_dropped) {
+    return;
+  }
+  const auto& content = entry.reader->content();
+  const std::string state = state_of(content, now);
+  if (entry.reader_version == entry.reader->version() && state == entry.state) {
+    return;
+  }
+  entry.reader_version = entry.reader->version();
+  entry.state = state;
+  entry.version = ++version_;
+  entry.summary = summary_of(content);
+  entry.summary["state"] = state;
+  entry.summary["is_behind"] = content.is_behind;
+}
+
+void RunList::drop_points() {
+  size_t number = 0;
+  std::vector<Entry*> over;
+  for (auto& entry : runs_) {
+    number += entry.reader->num_points();
+    if (!entry.is_dropped && !entry.reader->content().is_behind &&
+        (entry.state == "finished" || entry.state == "failed" ||
+         entry.state == "interrupted" || entry.state == "silent")) {
+      over.push_back(&entry);
+    }
+  }
+  if (number <= kMaxPoints) {
+    return;
+  }
+  std::sort(over.begin(), over.end(), [](const Entry* a, const Entry* b) {
+    return a->last_shown < b->last_shown;
+  });
+  for (auto* entry : over) {
+    number -= entry->reader->num_points();
+    entry->reader = std::make_unique<RunReader>(entry->reader->folder());
+    entry->is_dropped = true;
+    if (number <= kMaxPoints) {
+      return;
+    }
+  }
+}
+
+nlohmann::json RunList::list(int64_t since, double now) {
+  for (const auto& folder : folders_) {
+    find_runs(folder);
+  }
+  read_on();
+  nlohmann::json runs = nlohmann::json::array();
+  bool is_behind = false;
+  for (auto& entry : runs_) {
+    summarise(entry, now);
+    is_behind |= entry.reader->content().is_behind;
+    nlohmann::json one = {{"name", entry.name}};
+    if (entry.version > since) {
+      one["folder"] = printable(entry.reader->folder().string());
+      one["summary"] = entry.summary;
+    }
+    runs.push_back(std::move(one));
+  }
+  drop_points();
+  nlohmann::json names = nlohmann::json::array();
+  for (const auto& folder : left_out_) {
+    if (names.size() < kMaxNamesLeftOut) {
+      names.push_back(printable(name_of_run(folder)));
+    }
+  }
+  return {
+      {"version", version_},
+      {"now", now},
+      {"runs", std::move(runs)},
+      {"folders", shown_folders()},
+      {"is_behind", is_behind},
+      {"num_left_out", left_out_.size()},
+      {"left_out", std::move(names)}};
+}
+
+nlohmann::json RunList::shown_folders() const {
+  nlohmann::json names = nlohmann::json::array();
+  for (const auto& folder : folders_) {
+    names.push_back(printable(folder.string()));
+  }
+  return names;
+}
+
+std::optional<nlohmann::json>
+RunList::show(size_t run, std::optional<int64_t> since, double now) {
+  if (run >= runs_.size()) {
+    return std::nullopt;
+  }
+  auto& entry = runs_[run];
+  entry.is_dropped = false;
+  entry.last_shown = ++num_shown_;
+  entry.reader->refresh();
+  auto shown =
+      since == entry.reader->version()
+          ? nlohmann::json({{"state", state_of(entry.reader->content(), now)}})
+          : snapshot(*entry.reader, now);
+  shown["version"] = entry.reader->version();
+  shown["now"] = now;
+  return shown;
+}
+
+std::optional<nlohmann::json> RunList::show_range(size_t run, AxisRange range) {
+  if (run >= runs_.size()) {
+    return std::nullopt;
+  }
+  const auto& reader = *runs_[run].reader;
+  const double begin = reader.content().begin;
+  if (range.axis == RunAxis::kTime) {
+    range.from += begin;
+    range.to += begin;
+  }
+  const auto metrics = reader.read_range(range);
+  return metrics ? nlohmann::json({{"metrics", metrics_json(*metrics, begin)}})
+                 : nlohmann::json({{"is_too_long", true}});
+}
+
+std::optional<std::string> RunList::csv(
+    size_t run,
+    std::optional<off_t>& offset) {
+  if (run >= runs_.size()) {
+    return std::nullopt;
+  }
+  return runs_[run].reader->read_csv(offset);
+}
+
+std::optional<std::string> RunList::log_tail(size_t run, size_t log) const {
+  if (run >= runs_.size() || log >= runs_[run].reader->logs().size()) {
+    return std::nullopt;
+  }
+  return printable(
+      read_tail(runs_[run].reader->logs()[log].path, kMaxLogTail),
+      LineEnds::kKept);
+}
+
+} // namespace accelerate

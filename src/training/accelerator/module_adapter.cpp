@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "training/accelerator/module_adapter.h"
+
+#include <ATen/ATen.h>
+#include <torch/nn/modules/embedding.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "accelerate/error.h"
+#include "core/base/str.h"
+#include "training/state/deferred_tensors.h"
+
+namespace accelerate {
+namespace {
+
+void add_once(
+    const torch::OrderedDict<std::string, at::Tensor>& named,
+    std::vector<std::string>& names,
+    std::vector<at::Tensor>& tensors,
+    std::map<std::string, std::string>& tied) {
+  std::unordered_map<const c10::TensorImpl*, std::string> seen;
+  for (const auto& item : named) {
+    if (!item.value().defined()) {
+      continue;
+    }
+    const auto [first, is_new] =
+        seen.emplace(item.value().unsafeGetTensorImpl(), item.key());
+    if (is_new) {
+      names.push_back(item.key());
+      tensors.push_back(item.value());
+    } else {
+      tied[item.key()] = first->second;
+    }
+  }
+}
+
+} // namespace
+
+ParameterSet parameters_of(const torch::nn::Module& module) {
+  ParameterSet set;
+  add_once(module.named_parameters(), set.names, set.parameters, set.tied);
+  add_once(module.named_buffers(), set.buffer_names, set.buffers, set.tied);
+  for (const auto& part : module.modules()) {
+    const auto* embedding = part->as<torch::nn::EmbeddingImpl>();
+    const auto* bag = part->as<torch::nn::EmbeddingBagImpl>();
+    const bool is_sparse = (embedding && embedding->options.sparse()) ||
+                           (bag && bag->options.sparse());
+    for (size_t i = 0; is_sparse && i < set.names.size(); ++i) {
+      if (set.parameters[i].is_same(
+              embedding ? embedding->weight : bag->weight)) {
+        set.sparse_gradients.insert(set.names[i]);
+      }
+    }
+  }
+  return set;
+}
+
+void move_module(
+    torch::nn::Module& module,
+    c10::Device device,
+    bool with_parameters) {
+  auto tensors = module.buffers();
+  if (with_parameters) {
+    const auto parameters = module.parameters();
+    tensors.insert(tensors.end(), parameters.begin(), parameters.end());
+  }
+  const bool has_deferred =
+      std::any_of(tensors.begin(), tensors.end(), is_deferred);
+  const auto there = at::empty({0}, at::TensorOptions(device));
+  if (with_parameters && !has_deferred &&
+      at::_has_compatible_shallow_copy_type(at::empty({0}), there)) {
+    module.to(device);
+    return;
+  }
+  for (const auto& tensor : tensors) {
+    if (tensor.defined() && tensor.device() != device && !is_deferred(tensor)) {
+      replace_memory(tensor, tensor.detach().to(device));
+    }
+  }
+}
+
+void check_values(const ParameterSet& model) {
+  if (DeferredScope::is_open()) {
+    throw UsageError(
+        "[prepare] An EmptyWeights still exists. Destroy it before prepare(), "
+        "which allocates the weights");
+  }
+  const auto check = [](const std::string& name, const at::Tensor& tensor) {
+    if (tensor.is_meta() && !is_deferred(tensor)) {
+      throw UsageError(str_cat(
+          "[prepare] '",
+          name,
+          "' is on the meta device and has no values. Create the module "
+          "without the meta device, or while an EmptyWeights exists"));
+    }
+  };
+  for (size_t i = 0; i < model.names.size(); ++i) {
+    check(model.names[i], model.parameters[i]);
+  }
+  for (size_t i = 0; i < model.buffer_names.size(); ++i) {
+    check(model.buffer_names[i], model.buffers[i]);
+  }
+}
+
+} // namespace accelerate

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "training/accelerator/uncaught.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <string>
+
+#include "core/base/str.h"
+
+namespace accelerate {
+namespace {
+
+std::atomic<int> reported_rank = 0;
+std::terminate_handler handler_before = nullptr;
+
+void report_and_leave() {
+  if (!std::current_exception()) {
+    handler_before(); // terminated without an exception
+    std::abort();
+  }
+  std::string what = "an exception that is not a std::exception";
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    what = error.what();
+  } catch (...) {
+  }
+  std::cout << std::flush;
+  const std::string line =
+      str_cat("[rank ", reported_rank.load(), "] uncaught: ", what, '\n');
+  std::fwrite(line.data(), 1, line.size(), stderr);
+  _exit(EXIT_FAILURE);
+}
+
+/// The handler at program start is libstdc++'s.
+const std::terminate_handler default_handler = std::get_terminate();
+
+} // namespace
+
+void report_uncaught_exceptions(const ProcessTopology& topology) {
+  reported_rank = topology.rank;
+  static std::atomic<bool> is_done = false;
+  if (std::get_terminate() == default_handler && !is_done.exchange(true)) {
+    handler_before = std::set_terminate(report_and_leave);
+  }
+}
+
+} // namespace accelerate

@@ -1,0 +1,565 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "training/comm/agreement.h"
+
+#include <ATen/ATen.h>
+#include <c10/util/ScopeExit.h>
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "accelerate/error.h"
+#include "core/base/stable_hash.h"
+#include "core/base/str.h"
+#include "core/observe/called_names.h"
+#include "core/observe/calling_place.h"
+#include "core/observe/script_stack.h"
+#include "training/comm/arguments.h"
+#include "training/comm/failure.h"
+#include "training/comm/process_group_impl.h"
+#include "training/comm/script_lock.h"
+
+namespace accelerate {
+namespace {
+
+// The message of one exchange, of fixed size, in 64-bit words: a hash, whether
+// values are included, the free sizes, the values.
+constexpr size_t kPacketWords = Board::kMessageWords;
+constexpr size_t kSizesAt = 2;
+constexpr size_t kMaxSizes = kPacketWords - kSizesAt;
+static_assert(kMostNotes <= kMaxSizes);
+
+/// The operation of a rank that fails instead of calling a collective.
+constexpr const char* kFailure = "tell_failure";
+
+at::Tensor empty_packet() {
+  return at::zeros({Board::kRowWords}, at::kLong);
+}
+
+/// The packets of all ranks, in flight.
+struct Exchange {
+  at::Tensor packets;
+  ProcessGroup::Work work;
+
+  void wait(const ProcessGroup& group) {
+    work.wait();
+    if (const auto& board = group.impl()->board()) {
+      board->hear(packets);
+    }
+  }
+};
+
+// Through shared memory if all ranks share it, else through the backend.
+Exchange start_exchange(const ProcessGroup& group, const at::Tensor& packet) {
+  const auto& impl = group.impl();
+  ProcessGroup::Impl::settle(impl);
+  const auto& board = impl->board();
+  auto packets = at::zeros({group.world_size(), Board::kRowWords}, at::kLong);
+  if (board && board->is_open()) {
+    return {
+        packets,
+        ProcessGroup::Impl::start(
+            impl, "all_gather", packet, [&](auto& /*carrier*/) {
+              ++impl->num_uncounted();
+              return board->start(packet, packets);
+            })};
+  }
+  if (board) {
+    board->offer(packet);
+  }
+  // Packets match on all ranks, so they need no check.
+  const bool checks = impl->checks_collectives();
+  impl->set_checks_collectives(false);
+  const auto restore =
+      c10::make_scope_exit([&] { impl->set_checks_collectives(checks); });
+  return {packets, group.start_all_gather_into(packets, packet)};
+}
+
+bool has_dim(const at::Tensor& tensor, FreeDim free) {
+  return free.dim >= 0 && free.dim < tensor.dim();
+}
+
+bool is_free_dim(const at::Tensor& tensor, int64_t dim, FreeDim free) {
+  return free.are_others_free || dim == free.dim || tensor.dim() <= free.dim;
+}
+
+std::string
+describe(const ProcessGroup& group, const at::Tensor& tensor, FreeDim free) {
+  if (!tensor.defined()) {
+    return "undefined";
+  }
+  std::string text = str_cat(c10::toString(tensor.scalar_type()), '[');
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    text += dim > 0 ? "," : "";
+    text +=
+        is_free_dim(tensor, dim, free) ? "*" : std::to_string(tensor.size(dim));
+  }
+  text += ']';
+  if (!group.impl()->travels_as_cpu(tensor.device().type())) {
+    text += str_cat(" on ", tensor.device().type());
+  }
+  return text;
+}
+
+/// The description that ranks compare: equal if their values match.
+std::string describe(
+    const ProcessGroup& group,
+    const std::string& operation,
+    const detail::Leaves& leaves,
+    FreeDim free) {
+  std::string text = leaves.structure.empty()
+                         ? operation
+                         : operation + " of " + leaves.structure;
+  for (const auto& tensor : leaves.tensors) {
+    text += ' ' + describe(group, tensor, free);
+  }
+  return text;
+}
+
+// The concatenated bytes of all tensors; empty if they exceed `space`, or are
+// sent without the host.
+std::optional<std::string> small_values(
+    const ProcessGroup& group,
+    const detail::Leaves& leaves,
+    size_t space) {
+  const auto goes_along = [&](const at::Tensor& tensor) {
+    return is_dense(tensor) &&
+           group.impl()->travels_as_cpu(tensor.device().type());
+  };
+  size_t size = 0;
+  for (const auto& tensor : leaves.tensors) {
+    if (!goes_along(tensor) || tensor.nbytes() > space - size) {
+      return std::nullopt;
+    }
+    size += tensor.nbytes();
+  }
+  std::string bytes;
+  for (const auto& tensor : leaves.tensors) {
+    const auto plain =
+        tensor.detach().resolve_conj().resolve_neg().cpu().contiguous();
+    bytes.append(static_cast<const char*>(plain.data_ptr()), plain.nbytes());
+  }
+  return bytes;
+}
+
+// Extracts the values of all ranks from their bytes. `leaves` are this rank's.
+std::vector<std::vector<at::Tensor>> unpack(
+    const std::vector<const char*>& bytes,
+    const detail::Leaves& leaves,
+    const std::vector<std::vector<int64_t>>& free_sizes,
+    FreeDim free) {
+  std::vector<std::vector<at::Tensor>> values(leaves.tensors.size());
+  for (size_t rank = 0; rank < bytes.size(); ++rank) {
+    const char* next = bytes[rank];
+    for (size_t i = 0; i < leaves.tensors.size(); ++i) {
+      const auto& own = leaves.tensors[i];
+      auto shape = own.sizes().vec();
+      if (has_dim(own, free)) {
+        shape[static_cast<size_t>(free.dim)] = free_sizes[rank][i];
+      }
+      auto value = at::empty(shape, at::dtype(own.scalar_type()));
+      std::memcpy(value.data_ptr(), next, value.nbytes());
+      next += value.nbytes();
+      values[i].push_back(std::move(value));
+    }
+  }
+  return values;
+}
+
+std::vector<std::string> listed_entries(const std::string& description) {
+  std::vector<std::string> entries;
+  for (size_t begin = 0; begin <= description.size();) {
+    const size_t end =
+        std::min(description.find('\n', begin), description.size());
+    entries.push_back(description.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return entries;
+}
+
+/// A tensor as messages describe it.
+struct BroughtTensor {
+  /// What ranks compare.
+  std::string compared;
+  std::string dtype;
+  /// "[2, 4]", with the device if it matters.
+  std::string shape;
+};
+
+/// What a rank called, with which values, and where.
+struct Brought {
+  std::string operation;
+  /// What ranks compare.
+  std::string description;
+  std::string structure;
+  std::vector<BroughtTensor> tensors;
+  std::string place;
+
+  std::string encode() const {
+    auto values = nlohmann::json::array();
+    for (const auto& tensor : tensors) {
+      values.push_back(
+          nlohmann::json::array({tensor.compared, tensor.dtype, tensor.shape}));
+    }
+    const auto json = nlohmann::json::array(
+        {operation, description, structure, place, values});
+    return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  }
+  static Brought decode(const std::string& text) {
+    const auto json = nlohmann::json::parse(text);
+    const auto text_at = [](const nlohmann::json& list, size_t place) {
+      return list.at(place).get<std::string>();
+    };
+    Brought brought{
+        text_at(json, 0),
+        text_at(json, 1),
+        text_at(json, 2),
+        {},
+        text_at(json, 3)};
+    for (const auto& tensor : json.at(4)) {
+      brought.tensors.push_back(
+          {text_at(tensor, 0), text_at(tensor, 1), text_at(tensor, 2)});
+    }
+    return brought;
+  }
+};
+
+Brought bring(
+    const ProcessGroup& group,
+    const std::string& operation,
+    const detail::Leaves& leaves,
+    FreeDim free) {
+  Brought brought{
+      operation,
+      describe(group, operation, leaves, free),
+      leaves.structure,
+      {},
+      calling_place()};
+  for (const auto& tensor : leaves.tensors) {
+    auto& one = brought.tensors.emplace_back();
+    one.compared = describe(group, tensor, free);
+    if (!tensor.defined()) {
+      continue;
+    }
+    one.dtype = c10::toString(tensor.scalar_type());
+    one.shape = str_cat(tensor.sizes());
+    if (!group.impl()->travels_as_cpu(tensor.device().type())) {
+      one.shape += str_cat(" on ", tensor.device().type());
+    }
+  }
+  return brought;
+}
+
+/// Ranks with equal descriptions.
+struct Alike {
+  Brought brought;
+  std::vector<int> ranks;
+};
+
+/// The property that differs: its name, and a text per value.
+struct Difference {
+  std::string kind;
+  std::vector<std::string> values;
+};
+
+Difference find_difference(const std::vector<Alike>& all) {
+  Difference difference;
+  const auto& last = all.back().brought;
+  const auto differs = [&](const auto& value_of) {
+    return std::any_of(all.begin(), all.end(), [&](const auto& one) {
+      return value_of(one.brought) != value_of(last);
+    });
+  };
+  if (differs([](const Brought& one) { return one.structure; })) {
+    const auto usual = listed_entries(last.structure);
+    const auto odd = listed_entries(all.front().brought.structure);
+    const auto place = static_cast<size_t>(
+        std::mismatch(odd.begin(), odd.end(), usual.begin(), usual.end())
+            .first -
+        odd.begin());
+    for (const auto& one : all) {
+      const auto entries = listed_entries(one.brought.structure);
+      auto text = place < entries.size() ? entries[place] : "nothing";
+      if (text == "*" || text == "T") {
+        text = "a tensor";
+      }
+      if (usual.size() > 1 || odd.size() > 1) {
+        text += str_cat(" as entry ", place + 1, " of ", entries.size());
+      }
+      difference.values.push_back(text.empty() ? "nothing" : text);
+    }
+    return difference;
+  }
+  const size_t num_tensors = last.tensors.size();
+  for (size_t i = 0; i < num_tensors; ++i) {
+    const auto compared = [i](const Brought& one) {
+      return one.tensors[i].compared;
+    };
+    if (!differs(compared)) {
+      continue;
+    }
+    const bool is_shape =
+        !differs([i](const Brought& one) { return one.tensors[i].dtype; });
+    difference.kind = num_tensors == 1 ? "" : str_cat("tensor ", i + 1, " of ");
+    difference.kind += is_shape ? "shape " : "dtype ";
+    for (const auto& one : all) {
+      const auto& tensor = one.brought.tensors[i];
+      difference.values.push_back(
+          tensor.dtype.empty() ? "an undefined tensor"
+          : is_shape           ? tensor.shape
+                     : str_cat(tensor.dtype, " and shape ", tensor.shape));
+    }
+    break;
+  }
+  return difference;
+}
+
+std::string
+describe_mismatch(const std::vector<Alike>& all, FreeDim free, bool in_script) {
+  for (const auto& [brought, ranks] : all) {
+    if (brought.operation == kFailure) {
+      return str_cat(name_ranks(ranks), " failed with ", brought.structure);
+    }
+  }
+  const auto& last = all.back().brought;
+  const bool is_one_call =
+      std::all_of(all.begin(), all.end(), [&](const auto& one) {
+        return one.brought.operation == last.operation;
+      });
+  const auto difference = is_one_call ? find_difference(all) : Difference();
+  std::string text = as_called(all.front().brought.operation) + " was called";
+  for (size_t i = 0; i < all.size(); ++i) {
+    const auto& brought = all[i].brought;
+    text += i == 0 ? "" : i == 1 ? " but" : " and";
+    if (is_one_call) {
+      text += i == 0 ? " with " + difference.kind : " ";
+      text += difference.values[i];
+    } else if (i > 0) {
+      text += ' ' + as_called(brought.operation);
+    }
+    text += str_cat(" on ", name_ranks(all[i].ranks));
+    text += brought.place.empty() ? "" : str_cat(" (", brought.place, ')');
+  }
+  if (!is_one_call) {
+    return str_cat(
+        text,
+        ". Call them on every rank in the same order. Is one of them inside `",
+        in_script ? "if accelerator.is_main_process:"
+                  : "if (accelerator.is_main_process())",
+        "`, or did a rank leave a loop early?");
+  }
+  return str_cat(
+      text,
+      difference.kind.empty() || free.dim != 0
+          ? ". Pass the same on every rank"
+          : ". Only the size of dimension 0 may differ between ranks");
+}
+
+/// A collective itself: ranks exchange their descriptions.
+[[noreturn]] void throw_mismatch(
+    const ProcessGroup& group,
+    const std::string& operation,
+    const detail::Leaves& leaves,
+    FreeDim free) {
+  std::vector<Alike> all;
+  const auto texts = [&] {
+    const WithoutScriptLock unlocked;
+    return group.all_gather_bytes(
+        bring(group, operation, leaves, free).encode());
+  }();
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    auto brought = Brought::decode(texts[rank]);
+    const auto known = std::find_if(all.begin(), all.end(), [&](auto& one) {
+      return one.brought.description == brought.description;
+    });
+    auto& alike = known == all.end()
+                      ? all.emplace_back(Alike{std::move(brought), {}})
+                      : *known;
+    alike.ranks.push_back(static_cast<int>(rank));
+  }
+  // A rank that is alone comes first. Of two ranks, either may be wrong.
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.ranks.size(), -a.ranks[0]) <
+           std::pair(b.ranks.size(), -b.ranks[0]);
+  });
+  throw MismatchError(describe_mismatch(all, free, has_script_stack()));
+}
+
+} // namespace
+
+Agreement agree(
+    const ProcessGroup& group,
+    const std::string& operation,
+    const detail::Leaves& leaves,
+    FreeDim free,
+    Sends sends) {
+  std::vector<int64_t> sizes;
+  for (const auto& tensor : leaves.tensors) {
+    const bool is_free = tensor.defined() && has_dim(tensor, free);
+    sizes.push_back(is_free ? tensor.size(free.dim) : 0);
+  }
+  if (group.impl()->meetings() != nullptr) {
+    throw UsageError(str_cat(
+        "[capture] ",
+        operation,
+        " exchanges data between processes, but a replay of the recorded step "
+        "would skip it. Call it after the captured function"));
+  }
+  if (group.world_size() == 1) {
+    return {{sizes}, std::nullopt};
+  }
+  const std::string description = describe(group, operation, leaves, free);
+  const TopicScope topic(operation);
+  const auto packet = empty_packet();
+  auto* words = packet.data_ptr<int64_t>();
+  words[0] = static_cast<int64_t>(stable_hash(description));
+  const bool sizes_fit = sizes.size() <= kMaxSizes;
+  const size_t values_at = kSizesAt + sizes.size();
+  if (sizes_fit) {
+    std::copy(sizes.begin(), sizes.end(), words + kSizesAt);
+  }
+  if (sizes_fit && sends == Sends::kSmallValues) {
+    const size_t space = (kPacketWords - values_at) * sizeof(int64_t);
+    if (const auto values = small_values(group, leaves, space)) {
+      words[1] = 1;
+      std::memcpy(words + values_at, values->data(), values->size());
+    }
+  }
+
+  auto exchange = start_exchange(group, packet);
+  exchange.wait(group);
+  const auto& packets = exchange.packets;
+  std::vector<const int64_t*> ranks;
+  for (int rank = 0; rank < group.world_size(); ++rank) {
+    ranks.push_back(packets[rank].const_data_ptr<int64_t>());
+  }
+  bool all_sent_values = true;
+  for (const auto* theirs : ranks) {
+    if (theirs[0] != ranks[0][0]) {
+      throw_mismatch(group, operation, leaves, free);
+    }
+    all_sent_values = all_sent_values && theirs[1] == 1;
+  }
+  at::Tensor all_sizes = packets.slice(1, kSizesAt).contiguous();
+  if (!sizes_fit) {
+    all_sizes = group.all_gather(at::tensor(sizes, at::kLong));
+  }
+  Agreement agreement;
+  for (int rank = 0; rank < group.world_size(); ++rank) {
+    const auto* first = all_sizes[rank].const_data_ptr<int64_t>();
+    agreement.free_sizes.emplace_back(first, first + sizes.size());
+  }
+  if (all_sent_values) {
+    std::vector<const char*> bytes;
+    for (const auto* theirs : ranks) {
+      bytes.push_back(reinterpret_cast<const char*>(theirs + values_at));
+    }
+    agreement.values = unpack(bytes, leaves, agreement.free_sizes, free);
+  }
+  return agreement;
+}
+
+void agree_on_text(
+    const ProcessGroup& group,
+    const std::string& operation,
+    const std::string& description) {
+  if (auto* meetings = group.impl()->meetings();
+      meetings != nullptr && description.empty()) {
+    if (group.world_size() > 1) {
+      meetings->push_back(operation);
+    }
+    return;
+  }
+  agree(group, operation, {{}, description}, {});
+}
+
+void tell_failure(const ProcessGroup& group, const std::string& cause) {
+  try {
+    agree_on_text(group, kFailure, cause);
+  } catch (const MismatchError&) {
+    // The other ranks throw it; this one has its own error.
+  }
+}
+
+bool is_on_any_rank(
+    const ProcessGroup& group,
+    const std::string& operation,
+    bool flag) {
+  const detail::Leaves leaves{{at::full({1}, flag ? 1 : 0, at::kInt)}, ""};
+  const auto agreement =
+      agree(group, operation, leaves, {}, Sends::kSmallValues);
+  if (!agreement.values) {
+    group.all_reduce(leaves.tensors[0], ReduceOp::kMax);
+    return leaves.tensors[0].item<int>() != 0;
+  }
+  const auto& flags = (*agreement.values)[0];
+  return std::any_of(flags.begin(), flags.end(), [](const auto& theirs) {
+    return theirs.template item<int>() != 0;
+  });
+}
+
+std::shared_ptr<const bool> announce(
+    const ProcessGroup& group,
+    const std::string& operation,
+    const Notes& notes,
+    HearNotes hear) {
+  const auto& impl = group.impl();
+  if (impl->meetings() != nullptr) {
+    impl->meetings()->push_back(operation);
+    return std::make_shared<const bool>(true);
+  }
+  if (impl->is_solo() || impl->is_shut_down() || !impl->hosts_meet()) {
+    return std::make_shared<const bool>(true);
+  }
+  const auto packet = empty_packet();
+  packet.data_ptr<int64_t>()[0] =
+      static_cast<int64_t>(stable_hash(describe(group, operation, {}, {})));
+  std::copy(notes.begin(), notes.end(), packet.data_ptr<int64_t>() + kSizesAt);
+  const auto exchange =
+      std::make_shared<Exchange>(start_exchange(group, packet));
+  const auto is_agreed = std::make_shared<bool>(false);
+  // The group owns this function, so it must not own the group.
+  impl->set_unsettled(
+      [exchange, operation, is_agreed, hear](const ProcessGroup& group) {
+        const TopicScope topic(operation);
+        exchange->wait(group);
+        const auto* first = exchange->packets.const_data_ptr<int64_t>();
+        const NotesOfRanks packets(
+            first, static_cast<size_t>(group.world_size()), Board::kRowWords);
+        for (size_t rank = 0; rank < packets.size(); ++rank) {
+          if (packets[rank][0] != packets[0][0]) {
+            throw_mismatch(group, operation, {}, {});
+          }
+        }
+        *is_agreed = true;
+        if (hear) {
+          hear({first + kSizesAt, packets.size(), Board::kRowWords});
+        }
+      });
+  return is_agreed;
+}
+
+void settle(const ProcessGroup& group) {
+  ProcessGroup::Impl::settle(group.impl());
+}
+
+DeferredMeetings::DeferredMeetings(const ProcessGroup& group)
+    : impl_(group.impl()) {
+  settle(group);
+  impl_->set_meetings(&operations_);
+}
+DeferredMeetings::~DeferredMeetings() {
+  impl_->set_meetings(nullptr);
+}
+
+void hold_meetings(
+    const ProcessGroup& group,
+    const std::vector<std::string>& operations) {
+  for (const auto& operation : operations) {
+    announce(group, operation);
+    settle(group);
+  }
+}
+
+} // namespace accelerate

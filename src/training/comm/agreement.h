@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks that all ranks pass matching values to a collective.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "accelerate/distributed/collectives.h"
+#include "accelerate/distributed/process_group.h"
+#include "core/base/internal.h"
+
+namespace accelerate {
+
+/// The free sizes of all ranks, and their values if these were sent along.
+struct Agreement {
+  /// `free_sizes[rank][tensor]`: the size of the free dimension.
+  std::vector<std::vector<int64_t>> free_sizes;
+  /// `values[tensor][rank]`, in host memory; see `Sends`.
+  std::optional<std::vector<std::vector<at::Tensor>>> values;
+};
+
+/// The dimension of a tensor that may differ between ranks, and is exchanged;
+/// if a tensor lacks it, all its dimensions may differ.
+struct FreeDim {
+  static constexpr int64_t kNone = -1;
+  int64_t dim = kNone;
+  /// Other dimensions may also differ. Not together with `Sends::kSmallValues`.
+  bool are_others_free = false;
+};
+
+enum class Sends {
+  kShapes,
+  /// Also sends values, if those of every rank are a few hundred bytes that
+  /// hosts would wait for anyway. This saves the second exchange.
+  kSmallValues,
+};
+
+/// Compares operation, structure, dtypes, number of dimensions, all sizes
+/// except the free dimension's, and the transport of values across ranks. If
+/// they differ, throws `MismatchError` on every rank, which lists what each
+/// rank called, with which shapes, and in which line. A collective operation
+/// itself.
+Agreement agree(
+    const ProcessGroup& group,
+    const std::string& operation,
+    const detail::Leaves& leaves,
+    FreeDim free,
+    Sends sends = Sends::kShapes);
+
+/// As above for a plain description: equal on all ranks or `MismatchError`.
+/// Several lines form a list; the error names only the first line that differs.
+ACCELERATE_INTERNAL void agree_on_text(
+    const ProcessGroup& group,
+    const std::string& operation,
+    const std::string& description);
+
+/// Whether `flag` is true on any rank. Throws `MismatchError` if ranks call
+/// another operation.
+bool is_on_any_rank(
+    const ProcessGroup& group,
+    const std::string& operation,
+    bool flag);
+
+/// Compares `operation` across ranks as `agree` does, but in the background:
+/// the next operation of the group, or `settle`, waits for it and throws
+/// `MismatchError`. Does nothing in groups whose hosts cannot communicate
+/// without waiting for a device. The returned flag becomes true when all ranks
+/// have sent the same, and is true if nothing is compared: other ranks may then
+/// perform the operation, even if this rank no longer needs it. Up to
+/// `kMostNotes` numbers are sent along: `hear` receives those of each rank when
+/// they have agreed, and may throw the error of the waiting operation. Notes of
+/// zeros come from a rank that replays a recorded step.
+inline constexpr size_t kMostNotes = 48;
+using Notes = std::vector<int64_t>;
+/// The notes of all ranks, without a copy: `kMostNotes` numbers per rank.
+class NotesOfRanks {
+ public:
+  /// Those of rank r begin at `first + r * stride`.
+  NotesOfRanks(const int64_t* first, size_t num_ranks, size_t stride)
+      : first_(first), num_ranks_(num_ranks), stride_(stride) {}
+
+  size_t size() const { return num_ranks_; }
+  const int64_t* operator[](size_t rank) const {
+    return first_ + rank * stride_;
+  }
+
+ private:
+  const int64_t* first_;
+  size_t num_ranks_;
+  size_t stride_;
+};
+using HearNotes = std::function<void(const NotesOfRanks& of_ranks)>;
+ACCELERATE_INTERNAL std::shared_ptr<const bool> announce(
+    const ProcessGroup& group,
+    const std::string& operation,
+    const Notes& notes = {},
+    HearNotes hear = {});
+ACCELERATE_INTERNAL void settle(const ProcessGroup& group);
+
+/// The comparisons that ranks would make in a recorded step. Each replay makes
+/// them, so ranks that replay a step match ranks that run it. During its
+/// lifetime, an operation without values is only recorded, and a comparison of
+/// values, which a replay could not repeat, is a `UsageError`.
+class ACCELERATE_INTERNAL DeferredMeetings {
+ public:
+  explicit DeferredMeetings(const ProcessGroup& group);
+  ~DeferredMeetings();
+  DeferredMeetings(const DeferredMeetings&) = delete;
+  DeferredMeetings& operator=(const DeferredMeetings&) = delete;
+
+  std::vector<std::string> take() { return std::move(operations_); }
+
+ private:
+  std::shared_ptr<ProcessGroup::Impl> impl_;
+  std::vector<std::string> operations_;
+};
+ACCELERATE_INTERNAL void hold_meetings(
+    const ProcessGroup& group,
+    const std::vector<std::string>& operations);
+
+} // namespace accelerate

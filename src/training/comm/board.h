@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small messages between ranks of one host, through shared memory.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <vector>
+
+#include "core/base/internal.h"
+#include "core/base/unique_file.h"
+
+namespace accelerate {
+
+/// One page of memory per rank of a group. A rank writes its own page and reads
+/// those of the others.
+///
+/// Ranks open the board together: each appends an offer to the rows that all
+/// ranks exchange through the backend, and passes the rows of all to `hear`.
+/// The board opens after the first exchange in which every rank reports that it
+/// has opened the pages of all others. If any cannot, for example because it
+/// runs on another host, no rank uses the board.
+///
+/// A page is anonymous memory, so nothing remains however the processes end.
+/// Each rank holds a lock on its page, which the kernel releases when the
+/// process ends or executes another program; others notice within
+/// `kBetweenLooks`. Forked children do not share the lock.
+class ACCELERATE_INTERNAL Board : public std::enable_shared_from_this<Board> {
+ public:
+  static constexpr int64_t kMessageWords = 64;
+  static constexpr int64_t kOfferWords = 5;
+  /// A message followed by an offer, in int64.
+  static constexpr int64_t kRowWords = kMessageWords + kOfferWords;
+  static constexpr std::chrono::milliseconds kBetweenLooks{10};
+
+  /// Shared by all handles of a group in this process.
+  static std::shared_ptr<Board> of(
+      const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+
+  /// `timeout` returns how long to wait for a message.
+  using Timeout = std::function<std::chrono::milliseconds()>;
+  Board(int rank, int world_size, Timeout timeout);
+  ~Board();
+  Board(const Board&) = delete;
+  Board& operator=(const Board&) = delete;
+
+  void offer(const at::Tensor& row);
+  void hear(const at::Tensor& rows);
+  /// Once it is open, all exchanges use it, even if they fail.
+  bool is_open() const { return is_open_; }
+  /// All later exchanges fail, on all ranks. Thread-safe.
+  void close();
+
+  /// Sends the message in `row`. The work completes when `rows` contains those
+  /// of all ranks. It fails if a rank is gone, or does not send in time; the
+  /// board is then unusable on all ranks.
+  c10::intrusive_ptr<c10d::Work> start(
+      const at::Tensor& row,
+      const at::Tensor& rows);
+
+ private:
+  class Exchange;
+  struct Page;
+  struct Unmap {
+    void operator()(const Page* page) const;
+  };
+  struct Peer {
+    UniqueFile file;
+    std::unique_ptr<const Page, Unmap> page;
+  };
+  struct Pending {
+    at::Tensor rows;
+    uint32_t number = 0;
+    bool is_done = false;
+  };
+  enum class Answer : int64_t { kUndecided, kYes, kNo };
+
+  bool make_page();
+  bool open_peers(const at::Tensor& rows);
+  static bool open_peer(Peer& peer, const int64_t* offer);
+  void await(int rank, const Pending& pending);
+  void collect(Pending& pending);
+  void check_is_usable() const;
+
+  int rank_;
+  int world_size_;
+  Timeout timeout_;
+  int64_t token_[2] = {};
+  UniqueFile file_;
+  std::unique_ptr<Page, Unmap> page_;
+  /// By rank; this rank's entry is empty.
+  std::vector<Peer> peers_;
+  Answer answer_ = Answer::kUndecided;
+  bool is_open_ = false;
+  std::atomic<bool> is_closed_ = false;
+  /// Sent, but not received yet.
+  std::shared_ptr<Pending> pending_;
+};
+
+} // namespace accelerate

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lets a failing rank notify the ranks that wait for it.
+#pragma once
+
+#include <string>
+
+#include "accelerate/distributed/process_group.h"
+#include "core/base/internal.h"
+
+namespace accelerate {
+
+/// Call it on a rank that fails before a checked collective: the ranks that
+/// wait there throw `MismatchError` with `cause` instead of waiting.
+/// Collective.
+ACCELERATE_INTERNAL void tell_failure(
+    const ProcessGroup& group,
+    const std::string& cause);
+
+} // namespace accelerate

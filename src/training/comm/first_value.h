@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Agreement of ranks on a value without waiting for each other.
+#pragma once
+
+#include <string>
+
+#include "accelerate/distributed/process_group.h"
+#include "core/base/internal.h"
+
+namespace accelerate {
+
+/// The value of the rank that called first with this key: the same on all
+/// ranks, whenever they call. `value` itself in a group of one; empty if the
+/// group has no store. Throws `CommError` if the store is gone.
+ACCELERATE_INTERNAL std::string first_value(
+    const ProcessGroup& group,
+    const std::string& key,
+    const std::string& value);
+
+} // namespace accelerate

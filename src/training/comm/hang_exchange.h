@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// How ranks in different processes exchange their positions during a hang:
+// through the store of the run, on a separate connection, so that no collective
+// or other store call blocks it.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "core/base/internal.h"
+#include "core/observe/watchdog.h"
+
+namespace accelerate {
+
+/// Polls for queries; if this rank waits for longer than its threshold, it
+/// makes a query itself. Queries are numbered: all ranks answer, and one that
+/// waits prints.
+class HangExchange {
+ public:
+  /// Watches this rank of `group`; shared by all handles of a group in a
+  /// process. Null if the store cannot be shared between processes.
+  static std::shared_ptr<HangExchange> watch(
+      const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+      std::chrono::milliseconds threshold);
+
+  HangExchange(
+      const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+      std::chrono::milliseconds threshold);
+  /// Does not wait.
+  ~HangExchange();
+  HangExchange(const HangExchange&) = delete;
+  HangExchange& operator=(const HangExchange&) = delete;
+
+  Membership& membership() { return *membership_; }
+
+ private:
+  struct Talk;
+  std::shared_ptr<Talk> talk_;
+  Membership* membership_;
+};
+
+/// To be added to c10d's count of collectives. c10d counts a collective of a
+/// recorded step when it is recorded, not when it is replayed, and does not see
+/// exchanges through shared memory. Thread-safe.
+ACCELERATE_INTERNAL std::shared_ptr<std::atomic<int64_t>> uncounted_collectives(
+    const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+
+/// How many collectives were started for the group; empty if one of its
+/// backends does not count, or the group is gone. Thread-safe.
+ACCELERATE_INTERNAL std::function<std::optional<uint64_t>()> collective_counter(
+    const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+
+} // namespace accelerate

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// The implementation behind a ProcessGroup handle.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "accelerate/distributed/process_group.h"
+#include "core/observe/rank_record.h"
+#include "training/comm/board.h"
+#include "training/comm/hang_exchange.h"
+
+namespace accelerate {
+
+class ProcessGroup::Impl {
+ public:
+  /// A group of one.
+  Impl() = default;
+  /// `owns` says whether this object shuts the group down.
+  Impl(
+      c10::intrusive_ptr<c10d::ProcessGroup> group,
+      std::string backend,
+      bool owns,
+      bool ranks_are_threads = false);
+  ~Impl();
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  /// Identifies the call in messages.
+  using Operation = ObservedOperation;
+  using Start =
+      std::function<c10::intrusive_ptr<c10d::Work>(c10d::ProcessGroup&)>;
+  /// Every collective goes through here: numbers it and converts errors, now or
+  /// in `finish`, to exceptions that name it. `complete` runs when the
+  /// operation is done, before `wait()` returns. `tensor` is this rank's
+  /// contribution; undefined if it has none.
+  static Work start(
+      const std::shared_ptr<Impl>& impl,
+      const char* operation,
+      const at::Tensor& tensor,
+      const Start& start,
+      std::function<void()> complete = {});
+  void finish(const Operation& operation, c10d::Work& work);
+  /// Pending work that must complete before the next operation: see `announce`.
+  using Unsettled = std::function<void(const ProcessGroup& group)>;
+  void set_unsettled(Unsettled unsettled) { unsettled_ = std::move(unsettled); }
+  static void settle(const std::shared_ptr<Impl>& impl);
+  /// Where comparisons are recorded while a step is recorded; null otherwise.
+  /// See `DeferredMeetings`.
+  std::vector<std::string>* meetings() const { return meetings_; }
+  void set_meetings(std::vector<std::string>* meetings) {
+    meetings_ = meetings;
+  }
+  /// The number of the latest collective of any thread.
+  uint64_t last_number() const { return counted_().value_or(num_operations_); }
+  /// See `uncounted_collectives`.
+  std::atomic<int64_t>& num_uncounted() const { return *uncounted_; }
+  int open_channel() { return num_channels_++; }
+  /// Null if ranks do not share memory, or hosts cannot communicate without a
+  /// device.
+  const std::shared_ptr<Board>& board() const { return board_; }
+  /// The tensor in contiguous form, without conjugate or negative bits, on a
+  /// device that the group has a backend for.
+  at::Tensor carried(const at::Tensor& tensor) const;
+  /// Whether the backend for CPU tensors, for which hosts wait, also serves
+  /// that device.
+  bool travels_as_cpu(c10::DeviceType device) const;
+  /// Whether CPU tensors can be sent without a device.
+  bool hosts_meet() const { return !substitute_; }
+  /// See `BackendEntry`; for the backend of that device.
+  bool sums_after_exchange(c10::DeviceType device) const;
+  /// As `start` for `work` that communicates by itself, as autograd does with
+  /// DDP. Unrelated exceptions pass through.
+  void guard(
+      const char* operation,
+      const std::function<void()>& work,
+      Part part = Part::kCommunication);
+  /// From now on, long waits of this rank are reported. No effect if ranks
+  /// cannot query each other.
+  void watch(std::chrono::milliseconds threshold);
+  /// As a rank of a run whose ranks are threads.
+  void watch_as(Membership& membership) { membership_ = &membership; }
+  /// As the rank of `whole`, of which this is a subgroup.
+  void watch_with(const Impl& whole);
+  /// Makes this thread the one that is watched.
+  void join_record() const;
+
+  /// The subgroup is shut down with this group.
+  void adopt(std::weak_ptr<Impl> subgroup);
+  void shutdown();
+
+  /// See `ProcessGroup::check_collectives`; disabled while ranks compare.
+  bool checks_collectives() const { return checks_collectives_; }
+  void set_checks_collectives(bool on) { checks_collectives_ = on; }
+
+  const c10::intrusive_ptr<c10d::ProcessGroup>& group() const { return group_; }
+  bool is_solo() const { return solo_; }
+  bool is_shut_down() const { return !solo_ && !group_; }
+  bool ranks_are_threads() const { return ranks_are_threads_; }
+  const std::string& backend() const { return backend_; }
+  int rank() const { return rank_; }
+  int world_size() const { return world_size_; }
+
+ private:
+  Operation describe(const char* operation, const at::Tensor& tensor) const;
+  [[noreturn]] void fail(
+      const Operation& operation,
+      const std::exception& error,
+      double seconds) const;
+
+  c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  std::string backend_ = "solo";
+  int rank_ = 0;
+  int world_size_ = 1;
+  bool solo_ = true;
+  bool owns_ = false;
+  /// The device type that CPU tensors are sent through if the group has no
+  /// backend for them.
+  std::optional<c10::DeviceType> substitute_;
+  bool ranks_are_threads_ = false;
+  /// c10d's count, which includes the user's own collectives, or ours if it
+  /// does not count.
+  std::function<std::optional<uint64_t>()> counted_;
+  std::shared_ptr<std::atomic<int64_t>> uncounted_;
+  uint64_t num_operations_ = 0;
+  int num_channels_ = 0;
+  bool checks_collectives_ = false;
+  Unsettled unsettled_;
+  std::vector<std::string>* meetings_ = nullptr;
+  std::vector<std::weak_ptr<Impl>> subgroups_;
+  std::shared_ptr<HangExchange> exchange_;
+  std::shared_ptr<Board> board_;
+  Membership* membership_ = nullptr;
+  bool is_part_ = false;
+};
+
+struct ProcessGroup::Work::State {
+  std::shared_ptr<Impl> impl;
+  Impl::Operation operation;
+  c10::intrusive_ptr<c10d::Work> work;
+  std::function<void()> complete;
+};
+
+} // namespace accelerate

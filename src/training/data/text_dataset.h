@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rows of text files: their positions, and how to parse them.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "accelerate/data/text_files.h"
+#include "core/base/mapped_file.h"
+
+namespace accelerate {
+
+/// One file as text. Errors name it.
+class MappedText {
+ public:
+  MappedText(const std::filesystem::path& path, const char* where);
+
+  /// Without a byte-order mark.
+  std::string_view text() const { return text_; }
+  /// Throws `DataError`: `[where] path:line: what`.
+  [[noreturn]] void fail(size_t line, const std::string& what) const;
+
+ private:
+  std::filesystem::path path_;
+  const char* where_;
+  MappedFile mapping_;
+  std::string_view text_;
+};
+
+/// Rows as positions in files; each format parses what is there.
+class TextDataset::Impl {
+ public:
+  virtual ~Impl() = default;
+
+  struct Place {
+    const MappedText* file;
+    size_t offset;
+    size_t line;
+  };
+  virtual TextRow read(const Place& place) const = 0;
+
+  std::vector<std::unique_ptr<const MappedText>> files;
+  std::vector<Place> rows;
+  std::vector<std::string> columns;
+};
+
+} // namespace accelerate

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of accelerators. Rows live as long as the process.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <vector>
+
+#include "accelerate/device/accelerator_kind.h"
+#include "core/base/internal.h"
+
+namespace accelerate {
+
+/// All rows in order of preference.
+ACCELERATE_INTERNAL std::vector<const AcceleratorKind*> accelerator_kinds();
+
+/// The first kind in the table of which this process has devices; null if there
+/// is none. Thread-safe.
+ACCELERATE_INTERNAL const AcceleratorKind* accelerator_in_use();
+
+/// The row of a device's kind; null for the CPU and for kinds without a row.
+ACCELERATE_INTERNAL const AcceleratorKind* kind_of(c10::Device device);
+
+} // namespace accelerate

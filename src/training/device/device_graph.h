@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Device work that is recorded once and replayed without the host.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <functional>
+#include <memory>
+
+#include "core/base/internal.h"
+
+namespace accelerate {
+
+/// Memory shared by the graphs of one owner: they never run concurrently, and
+/// nobody reads what one has left there after another has run.
+class GraphMemory {
+ public:
+  virtual ~GraphMemory() = default;
+};
+
+class DeviceGraph {
+ public:
+  virtual ~DeviceGraph() = default;
+  /// On the current stream. Random numbers continue from one replay to the
+  /// next.
+  virtual void replay() = 0;
+};
+
+/// During its lifetime, detects whether this thread waits for the device.
+class WaitObserver {
+ public:
+  virtual ~WaitObserver() = default;
+  virtual bool has_waited() const = 0;
+};
+
+/// Recording on one type of device; used by the functions below.
+class GraphRecorder {
+ public:
+  virtual ~GraphRecorder() = default;
+  virtual std::shared_ptr<GraphMemory> make_memory() const = 0;
+  virtual std::unique_ptr<DeviceGraph> record(
+      c10::Device device,
+      const std::shared_ptr<GraphMemory>& memory,
+      const std::function<void()>& work) const = 0;
+  virtual bool is_recording() const = 0;
+  virtual std::unique_ptr<WaitObserver> observe_waits() const = 0;
+};
+
+/// Called by a device's library when it is loaded, before any graph is created.
+ACCELERATE_INTERNAL void register_graph_recorder(
+    c10::DeviceType type,
+    std::unique_ptr<const GraphRecorder> recorder);
+
+/// Whether graphs of such a device are supported.
+bool has_device_graphs(c10::Device device);
+
+std::shared_ptr<GraphMemory> make_graph_memory(c10::Device device);
+
+/// Runs `work` and records its device operations without executing them. Throws
+/// what `work` throws, and `SystemError` if the device cannot record it;
+/// generators and the allocator are then restored.
+std::unique_ptr<DeviceGraph> record_graph(
+    c10::Device device,
+    const std::shared_ptr<GraphMemory>& memory,
+    const std::function<void()>& work);
+
+/// Whether the calling thread's current stream is being recorded, by anyone.
+bool is_recording_graph(c10::Device device);
+
+/// The `WaitObserver` of a device; never detects anything if there is none.
+class WaitWatch {
+ public:
+  explicit WaitWatch(c10::Device device);
+  bool has_waited() const;
+
+ private:
+  std::unique_ptr<WaitObserver> observer_;
+};
+
+} // namespace accelerate

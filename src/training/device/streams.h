@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams of an accelerator besides the compute stream, and their order.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+#include <c10/core/StreamGuard.h>
+
+#include <optional>
+#include <vector>
+
+#include "core/base/internal.h"
+
+namespace accelerate {
+
+enum class StreamRole { kCopies, kCollectives, kRecording };
+
+/// The process's stream for this role, always the same one: freed memory is
+/// cached per stream, so every new stream would waste its share.
+ACCELERATE_INTERNAL c10::Stream stream_for(StreamRole role, c10::Device device);
+
+/// The stream on which collectives overlap with computation. Memory that is
+/// shared between streams is allocated on one of them, which waits before the
+/// memory is released. `record_stream` is not used, because it releases memory
+/// whenever the host happens to check. No effect on the CPU, where calls are
+/// synchronous.
+class ACCELERATE_INTERNAL CommStream {
+ public:
+  explicit CommStream(c10::Device device);
+
+  /// Makes it the calling thread's current stream during the guard's lifetime.
+  c10::OptionalStreamGuard enter() const;
+  /// The calling thread's current stream; empty on the CPU.
+  std::optional<c10::Stream> current() const;
+  /// Its later work waits for the work queued on `other` so far.
+  void follow(const std::optional<c10::Stream>& other) const;
+  /// Later work of `other` waits for its work queued so far.
+  void lead(const std::optional<c10::Stream>& other) const;
+  /// The host waits for its work queued so far; no other call makes it wait.
+  void synchronize() const;
+
+ private:
+  c10::Device device_;
+  std::optional<c10::Stream> stream_;
+};
+
+/// Makes a stream of the process the current one during its lifetime. Its work
+/// starts after that of the previous stream, which waits for it at the end, so
+/// memory of either may be used on the other meanwhile. No effect on the CPU.
+class ACCELERATE_INTERNAL StreamScope {
+ public:
+  StreamScope(StreamRole role, c10::Device device);
+  ~StreamScope();
+  StreamScope(const StreamScope&) = delete;
+  StreamScope& operator=(const StreamScope&) = delete;
+
+ private:
+  std::optional<c10::Stream> stream_;
+  std::optional<c10::Stream> before_;
+};
+
+} // namespace accelerate

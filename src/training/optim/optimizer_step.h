@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+// The step of a prepared optimizer, independent of the language.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "accelerate/detail/step_scalars.h"
+#include "accelerate/optim/optimizer_state.h"
+#include "accelerate/state/state_registry.h"
+#include "accelerate/state/stateful.h"
+#include "accelerate/training/grad_scaler.h"
+#include "core/base/internal.h"
+#include "training/parallel/engine.h"
+#include "training/state/sliced_state.h"
+#include "training/state/step_state.h"
+
+namespace accelerate {
+
+/// A tensor of an optimizer, and the one to train instead.
+struct Replacement {
+  std::string name;
+  at::Tensor from;
+  at::Tensor to;
+};
+
+/// An optimizer as the training step sees it.
+class ACCELERATE_INTERNAL OptimizerAdapter {
+ public:
+  virtual ~OptimizerAdapter() = default;
+  /// Of all groups.
+  virtual std::vector<at::Tensor> parameters() = 0;
+  virtual size_t num_groups() = 0;
+  /// Trains other tensors from now on, in the same groups. Throws `UsageError`
+  /// if the optimizer already has state for one of them.
+  virtual void replace(const std::vector<Replacement>& replacements) = 0;
+  /// Why it cannot train a slice of a parameter as it trains the whole; empty
+  /// if it works element by element.
+  virtual std::string why_no_slices() const { return {}; }
+  /// Whether `step` accepts tensors on the device instead of host scalars.
+  virtual bool takes_scalars() const { return false; }
+  /// Whether `step` writes `StepScalars::copies`.
+  virtual bool takes_copies() const { return false; }
+  /// Prepares recording of its step. Returns why that is not possible; empty if
+  /// it is. From then on, everything that changes between steps must be on the
+  /// device.
+  virtual std::string prepare_capture() {
+    return "the optimizer is not AdamW, Adam or SGD from accelerate::optim";
+  }
+  /// Of its groups, if a recorded step should receive them as tensors.
+  virtual std::vector<double> learning_rates() { return {}; }
+  /// Of all groups, without those that are tensors: reading one could wait for
+  /// a device.
+  virtual double sum_of_learning_rates() {
+    double sum = 0;
+    for (const double rate : learning_rates()) {
+      sum += rate;
+    }
+    return sum;
+  }
+  /// Whether a step now would create no new state.
+  virtual bool has_all_state() { return true; }
+  /// `scalars` contains only what it accepts.
+  virtual void step(const StepScalars& scalars) = 0;
+  /// Clears the gradients of `parameters()`. Those stored in a bucket can be
+  /// dropped or zeroed, but not detached in place.
+  virtual void zero_grad(Zeroing how) = 0;
+  /// The state by the names of the tensors that it trains.
+  virtual StateDict state(const NamedParameters& names) = 0;
+  /// Throws if `load_state` would, and changes nothing.
+  virtual void check_state(
+      const NamedParameters& names,
+      const StateDict& state) = 0;
+  virtual void load_state(
+      const NamedParameters& names,
+      const StateDict& state) = 0;
+};
+
+/// Decides whether a call of `step` updates weights.
+class ACCELERATE_INTERNAL OptimizerStep : public Stateful, public SliceHolder {
+ public:
+  /// `scaler` may be null. Schedulers are added to `registry`.
+  OptimizerStep(
+      std::unique_ptr<OptimizerAdapter> optimizer,
+      std::shared_ptr<StepState> step_state,
+      std::shared_ptr<GradScaler> scaler,
+      std::weak_ptr<StateRegistry> registry = {});
+  ~OptimizerStep() override;
+  OptimizerStep(const OptimizerStep&) = delete;
+  OptimizerStep& operator=(const OptimizerStep&) = delete;
+
+  /// Connects a model's engine with the parameters of it that this optimizer
+  /// may train, by name. The optimizer trains the tensors that the engine
+  /// returns for them, and the engine takes part in every step. Ignores
+  /// parameters that do not belong to the optimizer or are already connected.
+  void wire(
+      const std::shared_ptr<ParallelEngine>& engine,
+      const NamedParameters& parameters);
+
+  /// Called before a step if groups were added since the last `wire`; may be
+  /// empty.
+  void on_new_groups(std::function<void()> wire) { wire_ = std::move(wire); }
+  /// The index of the first parameter that has a gradient but belongs to no
+  /// prepared model. Only checks in the first calls.
+  std::optional<size_t> unowned_parameter();
+
+  /// Does nothing during gradient accumulation. Otherwise unscales, agrees with
+  /// the other ranks on overflow, and steps if there is none. Waits for the
+  /// device only with a scaler and an optimizer that does not accept scalars.
+  void step(StepScalars scalars = {});
+  void zero_grad(Zeroing how = Zeroing::kDrop);
+  /// Does nothing during gradient accumulation.
+  void unscale();
+  /// Before a backward: returns unscaled gradients that still exist. Those not
+  /// yet used by a step count as not unscaled from then on.
+  std::vector<at::Tensor> take_unscaled();
+
+  /// False again once a micro-batch starts that only accumulates gradients.
+  /// Throws `UsageError` while a step is recorded.
+  bool did_step() const;
+  /// Whether the latest `step` was skipped because of an overflow. Waits for
+  /// the device on the first call.
+  bool was_skipped() const;
+  /// Whether gradients are scaled; those of a closure would stay scaled.
+  bool has_scaler() const { return scaler_ != nullptr; }
+  OptimizerAdapter& optimizer() { return *optimizer_; }
+
+  /// Saves the state of a scheduler that sets the rates of this optimizer, even
+  /// if the scheduler is never prepared.
+  void add_scheduler(const std::shared_ptr<Stateful>& scheduler);
+  /// The user has obtained the optimizer itself, so a torch scheduler may set
+  /// its rates.
+  void note_lent();
+  /// Whether rates have changed since then without a scheduler whose state is
+  /// saved.
+  bool has_unsaved_schedule();
+
+  /// For recorded steps: writes the groups' rates to the tensors that they
+  /// read.
+  void write_learning_rates(c10::Device device);
+  /// Whether the current step has finished, and the flag by which the device
+  /// has skipped it; undefined without one. Set by replays.
+  bool is_done() const { return is_done_; }
+  /// In `StepState::Shared`; empty if all gradients stay on this process.
+  std::optional<size_t> index() const { return index_; }
+  /// Whether it still has gradients that were synchronised: `zero_grad` was not
+  /// called since.
+  bool holds_synchronised() const {
+    return num_cleared_ != step_state_->num_synchronised();
+  }
+  /// Calls of `step`, including those during gradient accumulation.
+  int64_t num_calls() const { return num_calls_; }
+  const at::Tensor& overflow() const { return overflow_; }
+  void set_done(bool is_done, at::Tensor overflow = {});
+  /// Whether it has gradients of a scaled loss.
+  bool holds_scaled_gradients();
+  /// How often state was loaded, which moves it to other addresses.
+  int64_t num_loads() const { return num_loads_; }
+
+  /// By the names of `wire`. Moments of slices are `TensorSlice`s.
+  StateDict state_dict() const override;
+  void check_state_dict(const StateDict& state) const override;
+  /// Drops gradients that belong to no prepared model.
+  void load_state_dict(const StateDict& state) override;
+  std::map<std::string, TensorPieces> pieces_needed(
+      const StateDict& saved) const override;
+
+ private:
+  /// In the form that the optimizer holds: this rank's part of tensors.
+  StateDict of_this_rank(const StateDict& saved) const;
+  /// Parameters of one model.
+  struct Part {
+    std::weak_ptr<ParallelEngine> engine;
+    std::vector<std::string> names;
+    /// The model's tensors, and what is trained instead.
+    std::vector<at::Tensor> parameters;
+    std::vector<at::Tensor> trained;
+  };
+
+  /// Connects the engines of parameters in new groups.
+  void follow_groups();
+  bool syncs() const { return step_state_->sync_gradients(); }
+  /// This rank's gradients of everything that it trains.
+  std::vector<at::Tensor> gradients();
+  /// Null if the tensor belongs to no prepared model, or to a destroyed one.
+  std::shared_ptr<ParallelEngine> engine_of(const at::Tensor& trained) const;
+  NamedParameters names() const;
+  /// Calls `work` with each state entry that belongs to a slice.
+  template <class Work>
+  void for_each_slice(const StateDict& state, Work&& work) const;
+
+  std::unique_ptr<OptimizerAdapter> optimizer_;
+  std::shared_ptr<StepState> step_state_;
+  std::shared_ptr<GradScaler> scaler_;
+  std::weak_ptr<StateRegistry> registry_;
+  bool has_scheduler_ = false;
+  /// Rates when the user obtained the optimizer, or as loaded since; empty if
+  /// that has not happened.
+  std::vector<double> lent_rates_;
+  std::vector<Part> parts_;
+  /// Of the parts, each once.
+  std::vector<std::weak_ptr<ParallelEngine>> engines_;
+  /// From trained tensors to their part.
+  std::unordered_map<const c10::TensorImpl*, size_t> part_of_;
+  /// In `StepState::Shared`, if any of the engines synchronises gradients.
+  std::optional<size_t> index_;
+  /// `StepState::num_synchronised` at the last `zero_grad`.
+  int64_t num_cleared_ = 0;
+  std::function<void()> wire_;
+  /// At the last call of `wire`.
+  size_t num_groups_ = 0;
+  int num_looks_ = 0;
+  bool is_done_ = false;
+  int64_t num_calls_ = 0;
+  int64_t num_loads_ = 0;
+  /// As last written, on the host and on the device.
+  std::vector<double> rates_;
+  std::vector<at::Tensor> device_rates_;
+  /// Whether a step has used the unscaled gradients, and whether they were
+  /// cleared.
+  bool are_used_ = false;
+  bool are_dropped_ = false;
+  /// Of the latest step: nonzero after an overflow; undefined if unknown.
+  mutable at::Tensor overflow_;
+  mutable bool was_skipped_ = false;
+};
+
+/// Before a backward: grows or shrinks the scale if steps have used gradients,
+/// and scales unscaled ones again that the backward accumulates into.
+ACCELERATE_INTERNAL void move_scale(
+    GradScaler& scaler,
+    const std::vector<std::shared_ptr<OptimizerStep>>& optimizers);
+
+} // namespace accelerate

@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "training/parallel/engine.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "accelerate/error.h"
+#include "core/base/str.h"
+#include "training/comm/agreement.h"
+#include "training/state/sliced_state.h"
+
+namespace accelerate {
+namespace {
+
+template <class Interface>
+void collect(Layer& layer, std::vector<Interface*>& list) {
+  if (auto* found = dynamic_cast<Interface*>(&layer)) {
+    list.push_back(found);
+  }
+}
+
+void append(TensorLayout& layout, const LayerPlacement& placed) {
+  layout.placements.insert(
+      layout.placements.end(),
+      placed.placements.begin(),
+      placed.placements.end());
+  if (placed.memory != TensorMemory::kDevice) {
+    layout.memory = placed.memory;
+  }
+}
+
+} // namespace
+
+ParallelEngine::ParallelEngine(const EngineArguments& arguments)
+    : model_(arguments.model),
+      layout_(arguments.memory),
+      mesh_(arguments.mesh) {}
+
+void ParallelEngine::add(std::unique_ptr<Layer> layer) {
+  collect(*layer, forward_);
+  collect(*layer, backward_);
+  collect(*layer, gradient_);
+  collect(*layer, update_);
+  collect(*layer, placement_);
+  collect(*layer, capture_);
+  collect(*layer, state_);
+  if (auto* exchange = dynamic_cast<ExchangeLayer*>(layer.get())) {
+    if (exchange_ != nullptr) {
+      throw UsageError(
+          "[prepare] Two layers synchronise the gradients of a model. Keep one "
+          "of them");
+    }
+    exchange_ = exchange;
+  }
+  layers_.push_back(std::move(layer));
+}
+
+void ParallelEngine::place_parameters() {
+  for (size_t i = 0; !placement_.empty() && i < model_.parameters.size(); ++i) {
+    const auto& parameter = model_.parameters[i];
+    Place place = {parameter, parameter, parameter.sizes().vec()};
+    for (const auto* layer : placement_) {
+      auto placed = layer->place(place.trained);
+      if (!placed.whole.empty()) {
+        place.whole = std::move(placed.whole);
+        append(place.held_layout, placed);
+      }
+      append(place.layout, placed);
+      place.trained = std::move(placed.trained);
+    }
+    const auto pieces = [&](const TensorLayout& layout) {
+      return layout.is_divided() ? std::optional(pieces_of(
+                                       place.whole,
+                                       layout,
+                                       mesh_.shape(),
+                                       mesh_.group().rank()))
+                                 : std::nullopt;
+    };
+    place.pieces = pieces(place.layout);
+    place.held = pieces(place.held_layout);
+    if (place.pieces || !place.trained.is_same(parameter)) {
+      place_of_[parameter.unsafeGetTensorImpl()] = places_.size();
+      place_of_[place.trained.unsafeGetTensorImpl()] = places_.size();
+      places_.push_back(std::move(place));
+    }
+  }
+}
+
+// --- forward ----------------------------------------------------------------
+bool ParallelEngine::is_outdated() const {
+  return std::ranges::any_of(forward_, &ForwardLayer::is_outdated);
+}
+
+bool ParallelEngine::wants_outputs() const {
+  return std::ranges::any_of(forward_, &ForwardLayer::wants_outputs);
+}
+
+// --- backward ---------------------------------------------------------------
+void ParallelEngine::await_another_backward() {
+  if (exchange_ != nullptr) {
+    exchange_->await_another_backward();
+  }
+}
+
+GradientArrival ParallelEngine::arrival() const {
+  return exchange_ != nullptr ? exchange_->arrival()
+                              : GradientArrival::kUnknown;
+}
+
+void ParallelEngine::set_sync(bool sync) {
+  is_accumulating_ = !sync;
+  if (exchange_ != nullptr) {
+    exchange_->set_sync(sync);
+  }
+}
+
+void ParallelEngine::sync_next_backward() {
+  if (exchange_ != nullptr) {
+    exchange_->sync_next_backward();
+  }
+}
+
+Joinable* ParallelEngine::joinable() const {
+  return exchange_ != nullptr ? exchange_->joinable() : nullptr;
+}
+
+// --- gradients --------------------------------------------------------------
+at::Tensor ParallelEngine::gradient(const at::Tensor& parameter) const {
+  for (const auto* layer : gradient_) {
+    if (auto found = layer->gradient(parameter)) {
+      return *std::move(found);
+    }
+  }
+  return parameter.grad();
+}
+
+void ParallelEngine::scale_gradients(
+    const std::vector<at::Tensor>& parameters,
+    const at::Tensor& factor) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> gradients, wide;
+  for (const auto& parameter : parameters) {
+    if (auto own = gradient(parameter); own.defined()) {
+      const bool is_wide = own.scalar_type() == at::kDouble;
+      (is_wide ? wide : gradients).push_back(std::move(own));
+    }
+  }
+  if (!gradients.empty()) {
+    at::_foreach_mul_(gradients, factor.to(at::kFloat));
+  }
+  if (!wide.empty()) {
+    at::_foreach_mul_(wide, factor.to(at::kDouble));
+  }
+}
+
+std::vector<at::Tensor> ParallelEngine::kept_gradients(
+    const std::vector<at::Tensor>& parameters) {
+  for (auto* layer : gradient_) {
+    if (auto kept = layer->kept_gradients(parameters); !kept.empty()) {
+      return kept;
+    }
+  }
+  return {};
+}
+
+StateValue ParallelEngine::saved_gradient(const at::Tensor& parameter) const {
+  std::optional<StateValue> value;
+  for (size_t i = 0; !value && i < gradient_.size(); ++i) {
+    value = gradient_[i]->saved_gradient(parameter);
+  }
+  if (!value) {
+    value = parameter.grad();
+  }
+  const auto* place = find(parameter);
+  if (place == nullptr) {
+    return *std::move(value);
+  }
+  if (const auto* slice = std::get_if<TensorSlice>(&*value)) {
+    return slice_of(*place, place->pieces, slice->values);
+  }
+  return slice_of(*place, place->held, std::get<at::Tensor>(*value));
+}
+
+void ParallelEngine::load_gradient(
+    const at::Tensor& parameter,
+    const StateValue& value) {
+  StateValue own = value;
+  if (const auto* place = find(parameter); place != nullptr && place->held) {
+    const auto* slice = std::get_if<TensorSlice>(&value);
+    if (slice != nullptr && slice->pieces == *place->held) {
+      own = slice->values.view(parameter.sizes());
+    } else if (const auto* whole = std::get_if<at::Tensor>(&value);
+               whole != nullptr && whole->defined()) {
+      own = elements_at(*whole, *place->held).view(parameter.sizes());
+    }
+  }
+  for (auto* layer : gradient_) {
+    if (layer->load_gradient(parameter, own)) {
+      return;
+    }
+  }
+  const auto& whole = std::get<at::Tensor>(own);
+  at::Tensor target = parameter;
+  target.mutable_grad() = whole.defined() ? whole.detach().to(
+                                                parameter.device(),
+                                                parameter.scalar_type(),
+                                                /*non_blocking=*/false,
+                                                /*copy=*/true)
+                                          : at::Tensor();
+  if (exchange_ != nullptr) {
+    exchange_->note_loaded_gradient(parameter);
+  }
+}
+
+// --- step -------------------------------------------------------------------
+const ReducedCopies* ParallelEngine::lend_copies(bool takes) {
+  const ReducedCopies* lent = nullptr;
+  for (auto* layer : update_) {
+    const auto* copies = layer->lend_copies(takes);
+    lent = lent == nullptr ? copies : lent;
+  }
+  return lent;
+}
+
+// --- capture ----------------------------------------------------------------
+std::string ParallelEngine::why_not_to_record() const {
+  for (const auto* layer : capture_) {
+    if (auto why = layer->why_not_to_record(); !why.empty()) {
+      return why;
+    }
+  }
+  return {};
+}
+
+bool ParallelEngine::is_settled() const {
+  return std::ranges::all_of(capture_, &CaptureLayer::is_settled);
+}
+
+size_t ParallelEngine::num_layouts() const {
+  size_t sum = 0;
+  for (const auto* layer : capture_) {
+    sum += layer->num_layouts();
+  }
+  return sum;
+}
+
+bool ParallelEngine::shares_buffers_next() const {
+  return std::ranges::any_of(capture_, &CaptureLayer::shares_buffers_next);
+}
+
+// --- where parameters are ---------------------------------------------------
+const ParallelEngine::Place* ParallelEngine::find(
+    const at::Tensor& parameter) const {
+  const auto found = place_of_.find(parameter.unsafeGetTensorImpl());
+  return found == place_of_.end() ? nullptr : &places_[found->second];
+}
+
+const at::Tensor& ParallelEngine::trained(const at::Tensor& parameter) const {
+  const auto* place = find(parameter);
+  return place != nullptr ? place->trained : parameter;
+}
+
+const TensorLayout& ParallelEngine::tensor_layout(
+    const at::Tensor& parameter) const {
+  static const TensorLayout whole;
+  const auto* place = find(parameter);
+  return place != nullptr ? place->layout : whole;
+}
+
+const std::optional<TensorPieces>& ParallelEngine::pieces(
+    const at::Tensor& parameter) const {
+  static const std::optional<TensorPieces> whole;
+  const auto* place = find(parameter);
+  return place != nullptr ? place->pieces : whole;
+}
+
+bool ParallelEngine::is_divided() const {
+  return std::ranges::any_of(
+      places_, [](const auto& place) { return place.pieces.has_value(); });
+}
+
+std::vector<int64_t> ParallelEngine::whole_sizes(
+    const at::Tensor& parameter) const {
+  const auto* place = find(parameter);
+  return place != nullptr ? place->whole : parameter.sizes().vec();
+}
+
+// --- state ------------------------------------------------------------------
+StateValue ParallelEngine::slice_of(
+    const Place& place,
+    const std::optional<TensorPieces>& pieces,
+    const at::Tensor& values) {
+  if (pieces && values.defined()) {
+    return TensorSlice{values, place.whole, *pieces};
+  }
+  return values;
+}
+
+StateValue ParallelEngine::saved(const at::Tensor& parameter) const {
+  const auto* place = find(parameter);
+  if (place == nullptr) {
+    return parameter.detach();
+  }
+  for (const auto* layer : state_) {
+    const auto whole = layer->whole_value(place->parameter);
+    if (whole.defined()) {
+      return slice_of(*place, place->held, whole.detach());
+    }
+  }
+  return slice_of(*place, place->pieces, place->trained.detach());
+}
+
+void ParallelEngine::refuse_load(const Place& place, const std::string& got) {
+  throw UsageError(str_cat(
+      "[load_state_dict] The saved state has ",
+      got,
+      ". This rank needs a tensor of shape ",
+      at::IntArrayRef(place.whole),
+      place.pieces ? str_cat(
+                         ", or its shard of ",
+                         place.trained.numel(),
+                         " elements. Was it saved from another model, or with "
+                         "different shard units?")
+                   : ". Was it saved from another model?"));
+}
+
+void ParallelEngine::load_slice(const Place& place, const TensorSlice& slice)
+    const {
+  if (slice.whole != place.whole || slice.pieces != place.pieces) {
+    refuse_load(
+        place,
+        str_cat(
+            "other ",
+            slice.values.numel(),
+            " elements of a tensor of shape ",
+            at::IntArrayRef(slice.whole)));
+  }
+  place.trained.detach().copy_(slice.values.view(place.trained.sizes()));
+}
+
+void ParallelEngine::load(
+    const at::Tensor& parameter,
+    const StateValue& value) {
+  const at::NoGradGuard no_grad;
+  const auto* found = find(parameter);
+  const Place place =
+      found != nullptr ? *found
+                       : Place{parameter, parameter, parameter.sizes().vec()};
+  const auto* whole = std::get_if<at::Tensor>(&value);
+  const auto* slice = std::get_if<TensorSlice>(&value);
+  at::Tensor held;
+  first_to_last<&StateLayer::before_load>(state_);
+  if (slice != nullptr && place.pieces) {
+    load_slice(place, *slice);
+  } else if (whole == nullptr || whole->sizes() != place.whole) {
+    refuse_load(
+        place,
+        whole == nullptr ? "no tensor"
+                         : str_cat("a tensor of shape ", whole->sizes()));
+  } else {
+    held = place.held ? elements_at(*whole, *place.held).view(parameter.sizes())
+                      : *whole;
+    place.trained.detach().copy_(
+        place.pieces
+            ? elements_at(*whole, *place.pieces).view(place.trained.sizes())
+            : held);
+  }
+  first_to_last<&StateLayer::take_loaded>(state_, place.parameter, held);
+}
+
+/// Collective over the ranks that hold the other parts.
+at::Tensor ParallelEngine::gather_held(
+    const Place& place,
+    const at::Tensor& value) const {
+  const auto along = place.held_layout.divided_along();
+  const auto& group = mesh_.group(along);
+  const auto ranks = mesh_.shape().ranks(mesh_.group().rank(), along);
+  std::vector<std::pair<TensorPieces, at::Tensor>> slices;
+  int64_t most = 0;
+  for (const int rank : ranks) {
+    slices.emplace_back(
+        pieces_of(place.whole, place.held_layout, mesh_.shape(), rank),
+        at::Tensor());
+    most = std::max(most, num_elements(slices.back().first));
+  }
+  auto own = at::zeros({most}, value.options().requires_grad(false));
+  own.narrow(0, 0, value.numel()).copy_(value.flatten());
+  announce(group, "gather of a parameter to save it");
+  const auto all = group.all_gather(own).cpu();
+  for (size_t i = 0; i < slices.size(); ++i) {
+    auto& [pieces, values] = slices[i];
+    values = all[static_cast<int64_t>(i)].narrow(0, 0, num_elements(pieces));
+  }
+  return join_slices(place.whole, slices);
+}
+
+void ParallelEngine::visit_whole_parameters(bool keep, const TakeWhole& take) {
+  const at::NoGradGuard no_grad;
+  const bool are_held_in_parts = std::ranges::any_of(
+      places_, [](const auto& place) { return place.held.has_value(); });
+  const auto pass_on = [&](size_t i, const at::Tensor& value) {
+    const auto* place = find(model_.parameters[i]);
+    const auto whole =
+        place != nullptr && place->held ? gather_held(*place, value) : value;
+    if (keep) {
+      take(i, whole);
+    }
+  };
+  for (auto* layer : state_) {
+    if (layer->visit_parameters(keep || are_held_in_parts, pass_on)) {
+      return;
+    }
+  }
+  const bool are_others =
+      are_held_in_parts || std::ranges::any_of(places_, [](const auto& place) {
+        return !place.pieces;
+      });
+  for (size_t i = 0; are_others && i < model_.parameters.size(); ++i) {
+    const auto& parameter = model_.parameters[i];
+    if (keep || are_held_in_parts) {
+      pass_on(
+          i,
+          trained(parameter).detach().to(
+              at::kCPU, /*non_blocking=*/false, /*copy=*/true));
+    }
+  }
+}
+
+std::vector<at::Tensor> ParallelEngine::whole_parameters(bool keep) {
+  std::vector<at::Tensor> values;
+  visit_whole_parameters(keep, [&](size_t place, const at::Tensor& value) {
+    values.resize(std::max(values.size(), place + 1));
+    // Copied if it would keep the memory of a whole unit alive.
+    values[place] =
+        value.nbytes() == value.storage().nbytes() ? value : value.clone();
+  });
+  return values;
+}
+
+StateDict ParallelEngine::state_dict() const {
+  StateDict state;
+  for (const auto* layer : state_) {
+    for (const auto& [key, value] : layer->state_dict()) {
+      state.set(key, value);
+    }
+  }
+  return state;
+}
+
+} // namespace accelerate

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// How ranks that are still training tell those that have finished what comes
+// next.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "accelerate/distributed/join.h"
+#include "accelerate/distributed/process_group.h"
+#include "core/base/internal.h"
+
+namespace accelerate {
+
+enum class JoinEvent : int64_t { kForward, kBackward, kReduction };
+
+/// What all training ranks do next.
+struct JoinNews {
+  JoinEvent event = JoinEvent::kForward;
+  /// Which of the guard's models; for a reduction: how many numbers.
+  int64_t model = 0;
+  /// Whether a graph is recorded, and whether gradients are synchronised.
+  bool records = false;
+  bool syncs = false;
+  /// The number of training ranks, and the highest of them, whose buffers are
+  /// used.
+  int64_t num_active = 0;
+  int last_active = 0;
+};
+
+/// One small collective per event: each training rank announces, each finished
+/// rank listens.
+class JoinChannel {
+ public:
+  JoinChannel(ProcessGroup group, JoinOptions options);
+
+  /// How many updates this rank has made, which ranks compare.
+  void set_num_updates(std::function<int64_t()> num_updates) {
+    num_updates_ = std::move(num_updates);
+  }
+
+  /// Throws `MismatchError` if ranks announce different things.
+  JoinNews announce(JoinEvent event, int64_t model, bool records, bool syncs);
+  /// Called by a finished rank with `num_unfinished` micro-batches in
+  /// incomplete accumulations. Empty when no rank trains any more.
+  std::optional<JoinNews> listen(int64_t num_unfinished);
+  /// What each rank listened with when the last one had finished.
+  const std::vector<int64_t>& unfinished_of_ranks() const {
+    return unfinished_of_ranks_;
+  }
+
+  /// The rank whose parameters all ranks receive at the end; empty if no rank
+  /// had a batch.
+  std::optional<int> last_trained() const { return last_trained_; }
+  /// The divisor of gradients.
+  int64_t divisor(const JoinNews& news) const;
+  bool divides_by_active() const {
+    return !options_.divide_by_initial_world_size;
+  }
+
+ private:
+  std::optional<JoinNews> exchange(
+      const std::vector<int64_t>& facts,
+      int64_t standing);
+
+  ProcessGroup group_;
+  JoinOptions options_;
+  std::function<int64_t()> num_updates_;
+  std::optional<int> last_trained_;
+  std::vector<int64_t> unfinished_of_ranks_;
+};
+
+/// The small reductions of a training step: overflow flags, loss weights.
+/// Inside a join, ranks without batches answer them.
+class ACCELERATE_INTERNAL StepReductions {
+ public:
+  /// Gives all ranks the state of `root`'s step apart from its models.
+  using Share = std::function<void(int root)>;
+
+  using Engines = std::vector<std::shared_ptr<ParallelEngine>>;
+  /// How many micro-batches of these engines' models are in incomplete
+  /// accumulations.
+  using Unfinished = std::function<int64_t(const Engines& engines)>;
+
+  StepReductions(ProcessGroup group, c10::Device device);
+  void set_share(Share share) { share_ = std::move(share); }
+  void set_unfinished(Unfinished unfinished) {
+    unfinished_ = std::move(unfinished);
+  }
+  /// Of this rank, and what to do when all ranks have the same weights after a
+  /// join.
+  void set_updates(
+      std::function<int64_t()> num_updates,
+      std::function<void()> forget_updates) {
+    num_updates_ = std::move(num_updates);
+    forget_updates_ = std::move(forget_updates);
+  }
+  const ProcessGroup& group() const { return group_; }
+
+  /// `numbers` are floats to compare or doubles to add; zero changes nothing.
+  /// Returns the divisor of gradients that are synchronised now.
+  int64_t reduce(at::Tensor& numbers, ReduceOp op);
+
+  void begin_join(std::shared_ptr<JoinChannel> channel, const Engines& engines);
+  void end_join();
+  bool is_joining() const { return join_ != nullptr; }
+  /// Whether ranks without batches would not answer this engine.
+  bool leaves_out(const ParallelEngine& engine) const;
+  int64_t num_unfinished() const;
+  /// Called on a rank without batches.
+  void match(const JoinNews& news) const;
+  void share(int root) const;
+
+ private:
+  ProcessGroup group_;
+  c10::Device device_;
+  Share share_;
+  Unfinished unfinished_;
+  std::function<int64_t()> num_updates_;
+  std::function<void()> forget_updates_;
+  std::shared_ptr<JoinChannel> join_;
+  Engines joined_;
+};
+
+} // namespace accelerate

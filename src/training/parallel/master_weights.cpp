@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+#include "accelerate/error.h"
+#include "core/base/str.h"
+#include "core/observe/hint.h"
+#include "training/parallel/engine.h"
+#include "training/parallel/gradient_norm.h"
+#include "training/parallel/layer_table.h"
+
+namespace accelerate {
+namespace {
+
+bool is_castable(const at::Tensor& parameter) {
+  const auto type = parameter.scalar_type();
+  return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
+}
+
+/// Gradients arrive in the dtype of the weights, and move to the memory of the
+/// master weights as soon as all ranks have received them, so that accumulation
+/// uses float32. On a single rank, gradients of an accumulation with only one
+/// backward stay as they are until someone needs them in float32, and the
+/// factor of clipping is not applied until then: an optimizer that takes copies
+/// needs neither.
+class MasterLayer final : public ForwardLayer,
+                          public BackwardLayer,
+                          public GradientLayer,
+                          public UpdateLayer,
+                          public PlacementLayer,
+                          public StateLayer {
+ public:
+  explicit MasterLayer(const EngineArguments& arguments)
+      : engine_(*arguments.engine),
+        layout_(arguments.engine->layout()),
+        model_(arguments.model) {
+    for (size_t i = 0; i < arguments.model.parameters.size(); ++i) {
+      const auto& parameter = arguments.model.parameters[i];
+      if (!is_castable(parameter)) {
+        continue;
+      }
+      if (arguments.model.sparse_gradients.contains(arguments.model.names[i])) {
+        throw UsageError(str_cat(
+            "[prepare] Parameter '",
+            arguments.model.names[i],
+            "' has sparse gradients, which master_weights does not support. "
+            "Create its Embedding with ",
+            hint("sparse(false)", "sparse=False")));
+      }
+      if (parameter.requires_grad()) {
+        weights_.push_back(parameter);
+      } else {
+        frozen_.push_back(i);
+      }
+    }
+    make_masters(arguments);
+    for (at::Tensor parameter : arguments.model.parameters) {
+      if (is_castable(parameter)) {
+        parameter.mutable_grad().reset();
+        parameter.set_data(parameter.detach().to(*arguments.weights));
+      }
+    }
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      weight_values_.push_back(weights_[i].detach());
+      copies_.weights[masters_[i].unsafeGetTensorImpl()] = weight_values_[i];
+    }
+  }
+
+  bool is_outdated() const override {
+    return weights_.empty() && unfrozen().has_value();
+  }
+  void before_forward() override {
+    const auto place = at::GradMode::is_enabled() ? unfrozen() : std::nullopt;
+    if (place) {
+      throw UsageError(str_cat(
+          "[forward] Parameter '",
+          model_.names[*place],
+          "' requires a gradient, but it was frozen during prepare() and so "
+          "has no master weight. Freeze it after prepare() instead"));
+    }
+  }
+
+  void before_backward() override {
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      // What a rank accumulates before others receive it is kept.
+      if (!is_shown_[i]) {
+        continue;
+      }
+      if (!weights_[i].grad().defined()) {
+        masters_[i].mutable_grad().reset(); // by the module's zero_grad()
+      }
+      weights_[i].mutable_grad().reset();
+      is_shown_[i] = false;
+    }
+  }
+  void after_backward() override {
+    // Others have not received what a rank accumulates locally.
+    if (!engine_.exchanges() || engine_.sync()) {
+      take_gradients();
+    } else {
+      adds_up_weights_ = true;
+    }
+  }
+  void abandon_backward() override {
+    // As in autograd: gradients that have arrived are kept.
+    if (!engine_.exchanges()) {
+      take_gradients();
+    }
+  }
+
+  std::optional<at::Tensor> gradient(
+      const at::Tensor& parameter) const override {
+    const auto place = place_of(parameter);
+    if (!place) {
+      return std::nullopt;
+    }
+    settle_gradients();
+    const auto& taken = masters_[*place].grad();
+    return taken.defined() ? taken : weights_[*place].grad();
+  }
+  std::vector<at::Tensor> kept_gradients(
+      const std::vector<at::Tensor>& parameters) override {
+    if (factor_.defined()) {
+      settle_gradients();
+    }
+    std::vector<bool> is_asked(masters_.size(), false);
+    std::vector<at::Tensor> kept;
+    for (const auto& parameter : parameters) {
+      const auto place = place_of(parameter);
+      if (place && is_asked[*place]) {
+        return {};
+      }
+      const auto& taken = place ? masters_[*place].grad() : at::Tensor();
+      if (taken.defined()) {
+        kept.push_back(taken);
+      } else if (engine_.gradient(parameter).defined()) {
+        return {};
+      }
+      if (place) {
+        is_asked[*place] = true;
+      }
+    }
+    for (size_t i = 0; i < masters_.size(); ++i) {
+      if (!is_asked[i] && masters_[i].grad().defined()) {
+        return {};
+      }
+    }
+    return kept;
+  }
+  void scale_kept_gradients(const at::Tensor& factor) override {
+    factor_ = factor.defined() ? factor.to(at::kFloat) : factor;
+    waiting_.clear();
+    for (const auto& master : masters_) {
+      waiting_.push_back(master.grad().unsafeGetTensorImpl());
+    }
+  }
+  void zero_gradients(const std::vector<at::Tensor>& parameters, Zeroing how)
+      override {
+    if (how == Zeroing::kFill && factor_.defined()) {
+      settle_all_but(parameters);
+    }
+    // One of the two must keep its memory: the one that accumulates.
+    const bool keeps_weights = how == Zeroing::kFill && adds_up_weights_;
+    for (at::Tensor parameter : parameters) {
+      const auto place = place_of(parameter);
+      at::Tensor& gradient =
+          (place ? weights_[*place] : parameter).mutable_grad();
+      if (keeps_weights && gradient.defined()) {
+        gradient.zero_();
+      } else {
+        gradient.reset();
+      }
+      if (place) {
+        is_shown_[*place] = false;
+        if (keeps_weights) {
+          masters_[*place].mutable_grad().reset();
+        }
+      }
+    }
+  }
+
+  LayerPlacement place(const at::Tensor& tensor) const override {
+    const auto place = place_of(tensor);
+    return {place ? masters_[*place] : tensor};
+  }
+  void before_step() override { are_written_ = false; }
+  const ReducedCopies* lend_copies(bool takes) override {
+    are_written_ = takes;
+    if (!takes || (factor_.defined() && !all_wait())) {
+      settle_gradients();
+    }
+    copies_.gradient_factor = factor_;
+    return takes ? &copies_ : nullptr;
+  }
+  void after_step(bool /*did_step*/) override {
+    if (!weights_.empty() && !are_written_) {
+      const at::NoGradGuard no_grad;
+      at::_foreach_copy_(weight_values_, master_values_);
+    }
+  }
+
+  void take_loaded(const at::Tensor& parameter, const at::Tensor& /*whole*/)
+      override {
+    if (const auto place = place_of(parameter)) {
+      weight_values_[*place].copy_(master_values_[*place]);
+    }
+  }
+  bool load_gradient(const at::Tensor& parameter, const StateValue& value)
+      override {
+    const auto place = place_of(parameter);
+    if (!place) {
+      return false;
+    }
+    settle_gradients();
+    at::Tensor& gradient = masters_[*place].mutable_grad();
+    gradient.reset();
+    is_shown_[*place] = false;
+    if (engine_.exchanges()) {
+      return false; // a part of the weight's, until it is synchronised
+    }
+    weights_[*place].mutable_grad().reset();
+    if (const auto& whole = std::get<at::Tensor>(value); whole.defined()) {
+      gradient = room_of(*place);
+      gradient.copy_(whole);
+    }
+    return true;
+  }
+
+ private:
+  /// The master weights are contiguous, so that rank 0's are broadcast at once.
+  void make_masters(const EngineArguments& arguments) {
+    std::unordered_map<std::string, std::vector<size_t>> by_device;
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      by_device[weights_[i].device().str()].push_back(i);
+      place_of_[weights_[i].unsafeGetTensorImpl()] = i;
+    }
+    masters_.resize(weights_.size());
+    for (const auto& [device, members] : by_device) {
+      layout_.set_units(weights_, {members});
+      const auto& unit = layout_.units().front();
+      const auto options = weights_[members.front()]
+                               .options()
+                               .dtype(at::kFloat)
+                               .requires_grad(false);
+      auto flat =
+          layout_.allocate(MemoryUse::kParameters, unit.num_numbers, options);
+      const auto values = layout_.views(unit, flat, weights_);
+      for (size_t i = 0; i < members.size(); ++i) {
+        values[i].copy_(weights_[members[i]].detach());
+        masters_[members[i]] = values[i].detach().requires_grad_(true);
+      }
+      units_.push_back(unit);
+      if (arguments.group.world_size() > 1) {
+        arguments.group.broadcast(flat, 0);
+        for (size_t i = 0; i < members.size(); ++i) {
+          weights_[members[i]].detach().copy_(values[i]);
+        }
+      }
+    }
+    layout_.set_units({}, {});
+    is_shown_.assign(weights_.size(), false);
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      place_of_[masters_[i].unsafeGetTensorImpl()] = i;
+      master_values_.push_back(masters_[i].detach());
+    }
+  }
+
+  /// A parameter without a master weight that requires a gradient.
+  std::optional<size_t> unfrozen() const {
+    for (const size_t place : frozen_) {
+      if (model_.parameters[place].requires_grad()) {
+        return place;
+      }
+    }
+    return std::nullopt;
+  }
+
+  std::optional<size_t> place_of(const at::Tensor& parameter) const {
+    const auto found = place_of_.find(parameter.unsafeGetTensorImpl());
+    return found == place_of_.end() ? std::nullopt
+                                    : std::optional(found->second);
+  }
+
+  /// The concatenated gradients of master weights. Allocated on first use: a
+  /// run whose gradients stay in the weights' dtype never needs it.
+  const at::Tensor& room_of(size_t place) const {
+    if (rooms_.empty()) {
+      rooms_.resize(weights_.size());
+      // Hide from autograd that they are views: torch's optimizers may detach
+      // them in place.
+      const at::AutoDispatchBelowADInplaceOrView below;
+      for (const auto& unit : units_) {
+        const auto flat = layout_.reserve(
+            MemoryUse::kGradients,
+            unit.num_numbers,
+            master_values_[unit.parameters.front()].options());
+        const auto views = layout_.views(unit, flat, weights_);
+        for (size_t i = 0; i < views.size(); ++i) {
+          rooms_[unit.parameters[i]] = views[i];
+        }
+      }
+    }
+    return rooms_[place];
+  }
+
+  /// Whether the gradient of a master weight is the one that was clipped:
+  /// someone may have replaced it since.
+  bool waits(size_t place) const {
+    return masters_[place].grad().unsafeGetTensorImpl() == waiting_[place];
+  }
+  bool all_wait() const {
+    for (size_t i = 0; i < masters_.size(); ++i) {
+      if (masters_[i].grad().defined() && !waits(i)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  /// Gradients filled with zeros are not multiplied any more: after an overflow
+  /// the factor is NaN.
+  void settle_all_but(const std::vector<at::Tensor>& parameters) {
+    std::vector<bool> is_filled(masters_.size(), false);
+    for (const auto& parameter : parameters) {
+      if (const auto place = place_of(parameter)) {
+        is_filled[*place] = true;
+      }
+    }
+    settle_gradients(is_filled);
+  }
+
+  void take_gradients() {
+    const at::NoGradGuard no_grad;
+    if (factor_.defined()) { // not for later gradients
+      settle_gradients();
+    }
+    // A bucket's memory is written again; that of a single rank is not.
+    const bool may_stay = !engine_.exchanges() && !engine_.is_accumulating();
+    // [0]: those moved to an empty place; [1]: those that are added.
+    std::vector<at::Tensor> come[2], places[2];
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      at::Tensor& gradient = weights_[i].mutable_grad();
+      if (!gradient.defined()) {
+        continue;
+      }
+      at::Tensor& own = masters_[i].mutable_grad();
+      const bool adds = own.defined();
+      if (adds) {
+        settle_gradients();
+      } else if (may_stay) {
+        own = gradient;
+        stays_ = true;
+        is_shown_[i] = true;
+        continue;
+      } else {
+        own = room_of(i);
+      }
+      come[adds].push_back(gradient);
+      places[adds].push_back(own);
+      is_shown_[i] = true;
+    }
+    if (!come[0].empty()) {
+      at::_foreach_copy_(places[0], come[0]);
+    }
+    if (!come[1].empty()) {
+      at::_foreach_add_(places[1], come[1]);
+    }
+  }
+
+  /// Converts gradients in the weights' dtype to float32, and multiplies those
+  /// that are not excluded.
+  void settle_gradients(const std::vector<bool>& is_left_out = {}) const {
+    const bool stays = std::exchange(stays_, false);
+    const auto factor = std::exchange(factor_, {});
+    if (!stays && !factor.defined()) {
+      return;
+    }
+    const at::NoGradGuard no_grad;
+    std::vector<at::Tensor> come, places, scaled;
+    for (size_t i = 0; i < masters_.size(); ++i) {
+      at::Tensor& own = masters_[i].mutable_grad();
+      if (!own.defined()) {
+        continue;
+      }
+      const bool is_multiplied = factor.defined() && waits(i) &&
+                                 (is_left_out.empty() || !is_left_out[i]);
+      if (own.scalar_type() != masters_[i].scalar_type()) {
+        come.push_back(own);
+        places.push_back(room_of(i));
+        own = room_of(i);
+      }
+      if (is_multiplied) {
+        scaled.push_back(own);
+      }
+    }
+    if (!come.empty()) {
+      at::_foreach_copy_(places, come);
+    }
+    if (!scaled.empty()) {
+      scale_in_place(scaled, factor);
+    }
+  }
+
+  const ParallelEngine& engine_;
+  MemoryLayout& layout_;
+  ParameterSet model_;
+  /// Parameters without a master weight because they were frozen, by index.
+  std::vector<size_t> frozen_;
+  /// What the model computes with, and what is trained instead.
+  std::vector<at::Tensor> weights_;
+  std::vector<at::Tensor> masters_;
+  /// The memory of master weights, and that of their gradients if it was
+  /// needed.
+  std::vector<MemoryLayout::Unit> units_;
+  mutable std::vector<at::Tensor> rooms_;
+  std::vector<at::Tensor> master_values_;
+  std::vector<at::Tensor> weight_values_;
+  /// Whether a weight exposes the gradient that its master weight has taken
+  /// over.
+  std::vector<bool> is_shown_;
+  /// From master weights to weights.
+  ReducedCopies copies_;
+  /// Whether a gradient of a master weight has the weights' dtype.
+  mutable bool stays_ = false;
+  /// The pending factor of all these gradients; undefined if there is none.
+  mutable at::Tensor factor_;
+  /// The gradients it applies to; null if a master weight had none.
+  std::vector<const c10::TensorImpl*> waiting_;
+  /// Whether backwards accumulate in the weights' gradients before
+  /// synchronisation.
+  bool adds_up_weights_ = false;
+  /// Whether the current step writes the weights itself.
+  bool are_written_ = false;
+  std::unordered_map<const c10::TensorImpl*, size_t> place_of_;
+};
+
+} // namespace
+
+std::unique_ptr<Layer> make_master_layer(const EngineArguments& arguments) {
+  return std::make_unique<MasterLayer>(arguments);
+}
+
+} // namespace accelerate

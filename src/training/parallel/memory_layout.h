@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the parameters and gradients of one model are stored.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Allocator.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "accelerate/distributed/memory_options.h"
+#include "core/base/internal.h"
+#include "training/state/parameter_set.h"
+
+namespace accelerate {
+
+/// The only owner of memory for parameters and gradients: engines decide which
+/// parameters belong together, this class where they are stored. A plain value;
+/// copies share no memory.
+class ACCELERATE_INTERNAL MemoryLayout {
+ public:
+  /// Parameters that are stored, sent or gathered together.
+  struct Unit {
+    /// Indices into the engine's list of parameters, in storage order.
+    std::vector<size_t> parameters = {};
+    /// Of each, in elements from the beginning of the unit.
+    std::vector<int64_t> offsets = {};
+    int64_t num_numbers = 0;
+  };
+
+  MemoryLayout() = default;
+  explicit MemoryLayout(MemoryOptions options) : options_(options) {}
+
+  /// Defines units of `parameters` by lists of indices, each of one device and
+  /// dtype, concatenated and aligned to `alignment` elements.
+  void set_units(
+      const std::vector<at::Tensor>& parameters,
+      std::vector<std::vector<size_t>> units,
+      int64_t alignment = 1);
+  /// Empty if every parameter stays where its model has stored it.
+  const std::vector<Unit>& units() const { return units_; }
+
+  /// An uninitialised flat tensor of `num_numbers` elements.
+  at::Tensor reserve(
+      MemoryUse use,
+      int64_t num_numbers,
+      const at::TensorOptions& options) const;
+  /// As above, filled with zeros.
+  at::Tensor allocate(
+      MemoryUse use,
+      int64_t num_numbers,
+      const at::TensorOptions& options) const;
+  /// Views of a unit's flat tensor, in the shapes of its parameters.
+  std::vector<at::Tensor> views(
+      const Unit& unit,
+      const at::Tensor& flat,
+      const std::vector<at::Tensor>& parameters) const;
+  /// Moves memory that others have allocated to the right allocator: the
+  /// tensor's storage, and every view with it, keeps its identity and values
+  /// and only changes its memory. No effect if the allocator is torch's own.
+  void move_in(MemoryUse use, const at::Tensor& tensor) const;
+
+ private:
+  c10::Allocator* allocator(MemoryUse use) const;
+
+  MemoryOptions options_;
+  std::vector<Unit> units_;
+};
+
+} // namespace accelerate

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Large blocks of host memory that are returned to the system.
+#pragma once
+
+#include <c10/core/Allocator.h>
+
+#include <cstddef>
+
+#include "core/base/internal.h"
+
+namespace accelerate {
+
+/// Smaller blocks come from torch's own allocator.
+inline constexpr std::size_t kSmallestPages = std::size_t{1} << 20;
+
+/// Allocates large blocks directly from the system. `malloc` would place blocks
+/// that each step allocates and frees between long-lived ones, and its heap
+/// would grow. Keeps the two most recently freed blocks of each size, so that a
+/// step finds mapped pages. Thread-safe.
+ACCELERATE_INTERNAL c10::Allocator& page_allocator();
+
+} // namespace accelerate

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads of parameters outside of a forward of the prepared model.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/internal.h"
+#include "training/parallel/lazy_storage.h"
+
+namespace accelerate {
+
+/// How a model's own methods, such as `generate`, read its parameters. If these
+/// are sharded, all ranks must call the methods below in the same order;
+/// otherwise they do not communicate. Lives as long as one such method runs.
+class ACCELERATE_INTERNAL SharedReads {
+ public:
+  /// `operation` appears in messages ("generate").
+  SharedReads(std::string operation, const std::vector<at::Tensor>& parameters);
+
+  /// Whether parameters are sharded over ranks.
+  bool are_spread() const { return are_spread_; }
+  /// Whether this rank does what only one rank does, such as writing files.
+  bool is_main() const;
+  /// `work` may read parameters, the same ones in the same order on all ranks.
+  /// Records no graph.
+  void run(const std::function<void()>& work) const;
+  /// Whether `flag` is true on any of the ranks that read together. Throws
+  /// `MismatchError` if they call another operation.
+  bool is_on_any_rank(bool flag) const;
+
+ private:
+  std::string operation_;
+  bool are_spread_ = false;
+  /// Empty if parameters are not sharded, or their Accelerator is gone.
+  std::optional<MemorySharers> sharers_;
+};
+
+} // namespace accelerate

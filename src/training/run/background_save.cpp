@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "training/run/background_save.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <mutex>
+#include <set>
+#include <utility>
+
+namespace accelerate {
+namespace {
+
+// Never destroyed: `exit` in one thread may coincide with a destructor in
+// another.
+struct Living {
+  std::mutex mutex;
+  std::set<BackgroundSave*> all;
+};
+Living& living() {
+  static auto* const all = new Living;
+  return *all;
+}
+
+} // namespace
+
+void finish_background_saves() {
+  const std::lock_guard<std::mutex> lock(living().mutex);
+  for (auto* save : living().all) {
+    save->wait_and_say();
+  }
+}
+
+BackgroundSave::BackgroundSave() {
+  const std::lock_guard<std::mutex> lock(living().mutex);
+  living().all.insert(this);
+}
+
+BackgroundSave::~BackgroundSave() {
+  {
+    const std::lock_guard<std::mutex> lock(living().mutex);
+    living().all.erase(this);
+  }
+  wait_and_say();
+}
+
+void BackgroundSave::start(std::function<void()> work) {
+  wait();
+  // At the first use, so that objects the work needs are destroyed later.
+  static const int registered = std::atexit(finish_background_saves);
+  static_cast<void>(registered);
+  owner_ = getpid();
+  thread_ = std::thread([this, work = std::move(work)]() mutable {
+    try {
+      work();
+    } catch (...) {
+      problem_ = std::current_exception();
+    }
+    work = nullptr; // release what it holds before the thread object
+  });
+}
+
+void BackgroundSave::wait() {
+  if (!thread_.joinable()) {
+    return;
+  }
+  if (owner_ != getpid()) {
+    thread_.detach();
+    return;
+  }
+  thread_.join();
+  if (const auto problem = std::exchange(problem_, nullptr)) {
+    std::rethrow_exception(problem);
+  }
+}
+
+void BackgroundSave::wait_and_say() {
+  try {
+    wait();
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << '\n';
+  }
+}
+
+} // namespace accelerate

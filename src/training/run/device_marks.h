@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The clock of steps on an accelerator.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <memory>
+
+#include "core/observe/rank_record.h"
+
+namespace accelerate {
+
+/// Events of the calling thread's current stream; null if the device has no
+/// events with timing. Waits once, for its own first mark.
+std::unique_ptr<DeviceMarks> make_device_marks(c10::Device device);
+
+} // namespace accelerate

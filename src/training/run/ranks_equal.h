@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks that all ranks hold the same weights.
+#pragma once
+
+#include "accelerate/distributed/process_group.h"
+#include "training/state/parameter_set.h"
+
+namespace accelerate {
+
+/// Throws `MismatchError` on all ranks if a parameter differs in any bit,
+/// naming the first; buffers may differ between forwards. Collective; no effect
+/// on one rank.
+void check_ranks_equal(const ProcessGroup& group, const ParameterSet& model);
+
+} // namespace accelerate

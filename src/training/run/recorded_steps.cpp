@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "training/run/recorded_steps.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "accelerate/distributed/c10d.h"
+#include "accelerate/error.h"
+#include "core/base/str.h"
+#include "core/observe/hint.h"
+#include "training/comm/agreement.h"
+#include "training/comm/process_group_impl.h"
+#include "training/device/device_graph.h"
+#include "training/device/streams.h"
+
+namespace accelerate {
+namespace {
+
+void set_shares_buffers(
+    const std::vector<std::pair<std::weak_ptr<ModelContext>, bool>>& shares) {
+  for (const auto& [model, next] : shares) {
+    if (const auto alive = model.lock()) {
+      alive->engine->set_shares_buffers_next(next);
+    }
+  }
+}
+
+} // namespace
+
+std::string RecordedSteps::why_not_to_capture(
+    const std::vector<at::Tensor>& inputs) {
+  if (!has_device_graphs(context_.device())) {
+    return str_cat(context_.device(), " has no device graphs. Use a GPU");
+  }
+  if (auto why = context_.assembly.engines.why_not_to_capture(); !why.empty()) {
+    return why;
+  }
+  if (const auto carrier = to_c10d(context_.group())) {
+    const auto name =
+        carrier->getBackend(context_.device().type())->getBackendName();
+    if (name != "nccl") {
+      return str_cat(
+          "the backend ",
+          name,
+          " needs the host to synchronise gradients. Use NCCL");
+    }
+    if (context_.group().world_size() > 1 &&
+        !context_.group().impl()->hosts_meet()) {
+      return "the process group has no CPU backend. Create it with "
+             "cpu:gloo,cuda:nccl";
+    }
+    if (context_.debug()) {
+      return "debug mode compares collectives on the host. Turn it off";
+    }
+  }
+  for (const auto& model : context_.living_models()) {
+    if (auto why = model->engine->why_not_to_record(); !why.empty()) {
+      return why;
+    }
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].defined() && (inputs[i].device() != context_.device() ||
+                                inputs[i].requires_grad())) {
+      return str_cat(
+          "input ",
+          i,
+          inputs[i].requires_grad()
+              ? std::string(" requires a gradient. Pass a detached tensor")
+              : str_cat(
+                    " is on ",
+                    inputs[i].device(),
+                    ". Move it to ",
+                    context_.device()));
+    }
+  }
+  for (const auto& optimizer : context_.living_optimizers()) {
+    if (auto why = optimizer->optimizer().prepare_capture(); !why.empty()) {
+      return why;
+    }
+    if (context_.scaler && !optimizer->optimizer().takes_scalars()) {
+      return str_cat(
+          "with fp16, this optimizer needs the host to skip steps. Use ",
+          hint(
+              "AdamW, Adam or SGD of accelerate::optim",
+              "an optimizer with fused=True"));
+    }
+  }
+  // Replays of one accumulation add to the same memory.
+  context_.step_state->set_keeps_gradients(
+      context_.accumulation->num_steps() > 1);
+  return {};
+}
+
+std::unique_ptr<StreamScope> RecordedSteps::enter_captured_step() {
+  if (context_.group().is_solo()) {
+    return nullptr;
+  }
+  auto scope =
+      std::make_unique<StreamScope>(StreamRole::kRecording, context_.device());
+  for (const auto& model : context_.living_models()) {
+    model->engine->prepare_recording();
+  }
+  return scope;
+}
+
+std::string RecordedSteps::capture_key() const {
+  std::string key =
+      context_.step_state->sync_gradients() ? " updates" : " adds";
+  for (const auto& model : context_.living_models()) {
+    key += model->engine->sync() ? " meets" : " stays";
+    key += model->engine->shares_buffers_next() ? " shares" : "";
+  }
+  return key;
+}
+
+bool RecordedSteps::is_settled() const {
+  const auto models = context_.living_models();
+  return std::all_of(models.begin(), models.end(), [](const auto& model) {
+    return model->engine->is_settled();
+  });
+}
+
+RunTrace RecordedSteps::trace(const std::function<void()>& work) {
+  write_learning_rates();
+  context_.settle_scale();
+  std::vector<std::pair<at::Tensor, at::Tensor>> gradients;
+  for (const auto& model : context_.living_models()) {
+    for (const auto& parameter : model->model.parameters) {
+      const auto trained = model->engine->trained(parameter);
+      // Applies pending factors: if the recording fails, the factor it computes
+      // is NaN.
+      model->engine->gradient(parameter);
+      gradients.emplace_back(parameter, parameter.grad());
+      gradients.emplace_back(trained, trained.grad());
+    }
+  }
+  std::optional<DeferredMeetings> meetings;
+  std::shared_ptr<std::atomic<int64_t>> replayed;
+  uint64_t number = 0;
+  if (const auto carrier = to_c10d(context_.group())) {
+    meetings.emplace(context_.group());
+    replayed = uncounted_collectives(carrier);
+    number = context_.group().impl()->last_number();
+  }
+  int64_t num_collectives = 0;
+  // Recorded effects count when they are replayed.
+  const auto uncount = [&] {
+    if (replayed) {
+      num_collectives =
+          static_cast<int64_t>(context_.group().impl()->last_number() - number);
+      *replayed -= num_collectives;
+    }
+  };
+  const auto shares_buffers = [&] {
+    std::vector<std::pair<std::weak_ptr<ModelContext>, bool>> shares;
+    for (const auto& model : context_.living_models()) {
+      shares.emplace_back(model, model->engine->shares_buffers_next());
+    }
+    return shares;
+  };
+  const auto shared_before = shares_buffers();
+  const auto counts = context_.step_state->counts();
+  const auto shared = context_.step_state->shared();
+  const int64_t num_backwards = context_.progress->num_backwards;
+  const auto optimizers = context_.living_optimizers();
+  std::vector<int64_t> num_calls;
+  for (const auto& optimizer : optimizers) {
+    optimizer->set_done(false);
+    num_calls.push_back(optimizer->num_calls());
+  }
+  context_.step_state->set_captured(true);
+  try {
+    work();
+  } catch (...) {
+    uncount();
+    set_shares_buffers(shared_before);
+    context_.step_state->set_captured(false);
+    context_.step_state->set_counts(counts);
+    context_.step_state->set_shared(shared);
+    context_.accumulation->note_backwards(
+        num_backwards - context_.progress->num_backwards,
+        context_.step_state->sync_gradients());
+    context_.progress->num_backwards = num_backwards;
+    for (auto& [tensor, gradient] : gradients) {
+      tensor.mutable_grad() = gradient;
+    }
+    for (const auto& model : context_.living_models()) {
+      model->engine->scale_kept_gradients({});
+    }
+    for (const auto& optimizer : optimizers) {
+      optimizer->set_done(false);
+      if (context_.scaler) {
+        context_.scaler->forget(optimizer.get());
+      }
+    }
+    throw;
+  }
+  context_.step_state->set_captured(false);
+  uncount();
+  const auto now = context_.step_state->counts();
+  // Each replay counts.
+  auto in_step = context_.step_state->shared();
+  in_step -= shared;
+  context_.step_state->set_shared(shared);
+  RunTrace trace{
+      {now.num_forwards - counts.num_forwards,
+       now.num_backwards - counts.num_backwards},
+      context_.progress->num_backwards - num_backwards,
+      in_step,
+      context_.sends_gradients()};
+  for (size_t i = 0; i < optimizers.size(); ++i) {
+    const auto& optimizer = optimizers[i];
+    if (optimizer->num_calls() != num_calls[i]) {
+      trace.optimizers.push_back(
+          {optimizer, optimizer->is_done(), optimizer->overflow()});
+    }
+  }
+  if (meetings) {
+    trace.meetings = meetings->take();
+  }
+  trace.num_collectives = num_collectives;
+  trace.shares_buffers = shares_buffers();
+  return trace;
+}
+
+void RecordedSteps::end_recorded_step() {
+  const auto optimizers = context_.living_optimizers();
+  const auto steps = [](const auto& optimizer) { return optimizer->is_done(); };
+  const auto waits = [](const auto& optimizer) {
+    return !optimizer->is_done() && optimizer->holds_scaled_gradients();
+  };
+  if (std::any_of(optimizers.begin(), optimizers.end(), steps) &&
+      std::any_of(optimizers.begin(), optimizers.end(), waits)) {
+    throw UsageError(
+        "[capture] With fp16, the captured function must step all optimizers "
+        "or none. Move the missing step() into it");
+  }
+  context_.settle_scale();
+}
+
+void RecordedSteps::repeat(const RunTrace& trace) {
+  report_.note_step();
+  context_.settle_scale();
+  const auto counts = context_.step_state->counts();
+  context_.step_state->set_counts(
+      {counts.num_forwards + trace.counts.num_forwards,
+       counts.num_backwards + trace.counts.num_backwards});
+  context_.step_state->note_replayed_backwards(trace.num_backwards);
+  context_.accumulation->note_backwards(
+      trace.num_backwards, context_.step_state->sync_gradients());
+  context_.progress->num_backwards += trace.num_backwards;
+}
+
+void RecordedSteps::begin_replay(const RunTrace& trace) {
+  hold_meetings(context_.group(), trace.meetings);
+  if (const auto carrier = to_c10d(context_.group())) {
+    *uncounted_collectives(carrier) += trace.num_collectives;
+  }
+}
+
+void RecordedSteps::end_replay(const RunTrace& trace) {
+  set_shares_buffers(trace.shares_buffers);
+  if (trace.num_backwards > 0) {
+    context_.step_state->set_synchronised(trace.is_synchronised);
+  }
+  auto shared = context_.step_state->shared();
+  context_.step_state->set_shared(shared += trace.shared);
+  for (const auto& [optimizer, is_done, overflow] : trace.optimizers) {
+    if (const auto alive = optimizer.lock()) {
+      // Other graphs may overwrite the flag.
+      alive->set_done(
+          is_done, overflow.defined() ? overflow.clone() : overflow);
+    }
+  }
+}
+
+void RecordedSteps::write_learning_rates() {
+  for (const auto& optimizer : context_.living_optimizers()) {
+    optimizer->write_learning_rates(context_.device());
+  }
+}
+
+size_t RecordedSteps::tensor_places() const {
+  size_t places = 0;
+  const auto mix = [&](size_t value) {
+    places = places * 0x9e3779b97f4a7c15u + value;
+  };
+  for (const auto& model : context_.living_models()) {
+    for (const auto& parameter : model->model.parameters) {
+      mix(reinterpret_cast<size_t>(parameter.const_data_ptr()));
+    }
+    mix(model->engine->num_layouts());
+  }
+  for (const auto& optimizer : context_.living_optimizers()) {
+    mix(static_cast<size_t>(optimizer->num_loads()));
+  }
+  return places;
+}
+
+} // namespace accelerate

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Saving and loading a whole run.
+#pragma once
+
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "accelerate/files/safetensors_index.h"
+#include "core/base/internal.h"
+#include "training/run/run_context.h"
+#include "training/state/state_files.h"
+
+namespace accelerate {
+
+class BackgroundSave;
+class HostCopies;
+
+/// The state of trackers. A run may have trackers or not, both when saving and
+/// when loading.
+inline constexpr const char* kTrackersState = "trackers";
+
+/// See `find_checkpoint`.
+inline constexpr const char* kLatestCheckpoint = "latest";
+
+/// The checkpoints of a run. Python and C++ save and load through it.
+class ACCELERATE_INTERNAL RunCheckpoints {
+ public:
+  /// Ranks agree on `job`.
+  explicit RunCheckpoints(const RunContext& context);
+  ~RunCheckpoints();
+  RunCheckpoints(const RunCheckpoints&) = delete;
+  RunCheckpoints& operator=(const RunCheckpoints&) = delete;
+
+  struct SaveWith {
+    /// What a language writes itself.
+    struct Extra {
+      /// Objects to skip, because their state is in the files.
+      std::set<std::string> left_out = {};
+      /// Names in the folder that the manifest must list.
+      std::set<std::string> files = {};
+    };
+    /// Called before anything is written, with the folder that will become the
+    /// checkpoint; may write files there.
+    std::function<Extra(const std::filesystem::path& folder)> extra = {};
+    /// A collective, which fails on all ranks if it fails on one. Otherwise
+    /// ranks do not wait for each other: the checkpoint is complete with the
+    /// main process's part, and other ranks add theirs.
+    bool is_of_all = false;
+    /// Return when everything is copied to separate host memory, and write in
+    /// the background.
+    bool asynchronous = false;
+    /// How many numbered checkpoints to keep in the parent folder, once this
+    /// one is complete.
+    std::optional<int64_t> total_limit = {};
+  };
+  /// Makes `folder` a checkpoint of all objects of the run. Throws
+  /// `SystemError`, and then leaves an older checkpoint unchanged. First waits
+  /// for a save in progress and rethrows its error.
+  void save_state(const std::filesystem::path& folder, const SaveWith& with);
+  /// Blocks until asynchronous saves have finished. Rethrows the error of a
+  /// failed one, once.
+  void wait_for_save() const;
+  /// As above on all ranks; if it fails on one, it throws on all. Afterwards
+  /// everything saved before on any rank is complete. For ranks that save
+  /// without waiting for each other, before they look for a checkpoint to load.
+  /// Collective.
+  void wait_for_saves_of_all() const;
+  /// The name of the saving job; the same on all ranks.
+  const std::string& job() const { return job_; }
+  /// Combines errors of ranks (null: none) while they prepare to load, as
+  /// `fail_together` does.
+  void fail_load_together(const std::exception_ptr& own) const;
+  /// Restores all objects except `without`. Collective: each rank verifies what
+  /// it loads, and none changes anything unless all of them can load. Waits for
+  /// saves as `wait_for_saves_of_all`. Returns lines for the user. Throws
+  /// `DataError` on damaged files and `UsageError` if the run consists of other
+  /// objects, the same on all ranks.
+  std::vector<std::string> load_state(
+      const std::filesystem::path& folder,
+      const std::set<std::string>& without = {});
+  /// The default folder of the next checkpoint. Collective.
+  std::filesystem::path next_checkpoint() const;
+  using Complain = std::function<void(const std::string& what)>;
+  /// The newest checkpoint in the options' folder whose bytes are all intact;
+  /// calls `complain` for newer ones that are not. Checks on this rank only.
+  std::optional<std::filesystem::path> latest_checkpoint(
+      const Complain& complain = {}) const;
+  /// The newest checkpoint in `parent` that is intact on every rank; the same
+  /// on all. Collective.
+  std::optional<std::filesystem::path> latest_of_all(
+      const std::filesystem::path& parent,
+      const Complain& complain) const;
+  /// See `Accelerator`. `order` is that of the tensors in the files; sorted by
+  /// name if it is empty.
+  void save_model(
+      const ModelContext& model,
+      const std::filesystem::path& folder,
+      const safetensors::SaveOptions& options,
+      const std::vector<std::string>& order = {}) const;
+  /// Whether this process writes what only one process, or one per machine,
+  /// writes.
+  bool is_saving_main() const;
+  /// `kLatestCheckpoint` means `latest_of_all`, unless a folder on any rank has
+  /// that name. It is then a collective.
+  std::filesystem::path find_checkpoint(
+      const std::filesystem::path& folder,
+      const Complain& complain) const;
+
+  /// No save follows. Finally throws as `wait_for_save`.
+  void shut_down();
+
+ private:
+  struct PendingSave;
+  /// Creates the folder, and collects what will be written there.
+  void begin_save(
+      const std::filesystem::path& folder,
+      const SaveWith& with,
+      PendingSave& save);
+  struct LoadedState {
+    StatesByName states = {};
+    /// Objects that are not changed.
+    std::set<std::string> kept = {};
+    std::vector<std::string> warnings = {};
+  };
+  /// The verified state of a checkpoint that this rank will load.
+  LoadedState read_own_state(
+      const std::filesystem::path& folder,
+      const std::set<std::string>& without) const;
+  /// Skips optional objects that only the run or only the checkpoint has;
+  /// returns a warning for each.
+  std::vector<std::string> leave_optional(
+      const std::filesystem::path& folder,
+      StatesByName& states,
+      std::set<std::string>& kept) const;
+  /// Adds this rank's own state, or that of a different number of ranks;
+  /// returns lines for the user.
+  std::vector<std::string> add_own_part(
+      const CheckpointReader& checkpoint,
+      StateReader& reader,
+      StatesByName& states) const;
+  std::vector<std::string> add_parts_of_all(
+      const CheckpointReader& checkpoint,
+      StateReader& reader,
+      StatesByName& states) const;
+  /// Which elements of saved tensors the objects of the run need.
+  StateReader::Needs slice_needs() const;
+
+  const RunContext& context_;
+  /// The same on all ranks; see `job_name.h`.
+  std::string job_;
+  std::shared_ptr<HostCopies> host_copies_;
+  std::optional<ProcessGroup> saving_group_;
+  /// Declared last, so that it is destroyed before what it writes.
+  std::unique_ptr<BackgroundSave> saving_;
+};
+
+} // namespace accelerate

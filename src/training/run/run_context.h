@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the parts of a run share.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "accelerate/accelerator_options.h"
+#include "accelerate/state/state_registry.h"
+#include "training/optim/optimizer_step.h"
+#include "training/run/accumulation.h"
+#include "training/run/assemble.h"
+
+namespace accelerate {
+
+/// The progress of a run, which distinguishes parts of checkpoints.
+struct RunProgress final : Stateful {
+  int64_t num_backwards = 0;
+  StateDict state_dict() const override;
+  void load_state_dict(const StateDict& state) override;
+};
+
+/// Lives as long as the `TrainingRun`, which fills it.
+struct RunContext {
+  RunContext(
+      AcceleratorOptions options,
+      const EnvLookup& env,
+      std::shared_ptr<StepState> step_state);
+
+  const ProcessTopology& topology() const { return assembly.topology; }
+  const ProcessGroup& group() const { return assembly.group; }
+  const Mesh& mesh() const { return assembly.mesh; }
+  c10::Device device() const { return assembly.device; }
+  bool debug() const { return assembly.debug; }
+  std::vector<std::shared_ptr<OptimizerStep>> living_optimizers() const;
+  std::vector<std::shared_ptr<ModelContext>> living_models() const;
+  /// Whether a backward now synchronises gradients of any model.
+  bool sends_gradients() const;
+  /// Updates the loss scale after the last steps; remaining gradients are
+  /// rescaled.
+  void settle_scale() const;
+
+  AcceleratorOptions options;
+  Assembly assembly;
+  std::shared_ptr<StepState> step_state;
+  std::shared_ptr<StateRegistry> state;
+  std::shared_ptr<RunProgress> progress;
+  std::shared_ptr<StepReductions> reductions;
+  std::shared_ptr<Accumulation> accumulation;
+  /// Null without fp16.
+  std::shared_ptr<GradScaler> scaler;
+  std::vector<std::weak_ptr<ModelContext>> models;
+  /// Models whose engines need callbacks around a step.
+  std::vector<std::weak_ptr<ModelContext>> seamed_models;
+  std::vector<std::weak_ptr<OptimizerStep>> optimizers;
+};
+
+} // namespace accelerate

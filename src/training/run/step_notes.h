@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compares what ranks do with synchronised gradients.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "core/base/internal.h"
+#include "training/comm/agreement.h"
+#include "training/state/step_state.h"
+
+namespace accelerate {
+
+/// What each rank sends to the others before gradients are synchronised, as
+/// part of a message that they exchange anyway.
+struct StepNotes {
+  static constexpr int64_t kUnknown = -1;
+
+  /// See `InputWatch::take`.
+  int64_t inputs = 0;
+  StepState::Shared shared = {};
+  /// `StepState::num_missed_updates`.
+  int64_t missed_updates = 0;
+  /// A bit for each optimizer: `OptimizerStep::holds_synchronised`; or
+  /// `kUnknown`.
+  int64_t holds_synchronised = 0;
+  /// `OptimizerAdapter::sum_of_learning_rates`, by `OptimizerStep::index`.
+  std::array<double, StepState::Shared::kMostOptimizers> learning_rates = {};
+
+  Notes encode() const;
+  /// `inputs` of each rank.
+  static std::vector<int64_t> inputs_of(const NotesOfRanks& of_ranks);
+};
+
+/// How messages name the optimizers of an Accelerator.
+struct OptimizerNumbers {
+  int count = 0;
+  /// By `OptimizerStep::index`; 0 for those of other Accelerators.
+  std::array<int, StepState::Shared::kMostOptimizers> of_index = {};
+};
+
+/// `of_ranks` has what `encode` returned on each rank. Throws `MismatchError`,
+/// the same on all ranks, if their weights or gradients differ because they did
+/// different things.
+ACCELERATE_INTERNAL void check_steps(
+    const NotesOfRanks& of_ranks,
+    const OptimizerNumbers& optimizers);
+
+} // namespace accelerate

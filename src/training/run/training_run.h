@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of an Accelerator that is independent of the language of models and
+// optimizers. The C++ facade and the Python package adapt it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "accelerate/distributed/join.h"
+#include "core/base/internal.h"
+#include "training/optim/scheduler_moves.h"
+#include "training/parallel/gradient_norm.h"
+#include "training/run/batch_rows.h"
+#include "training/run/recorded_steps.h"
+#include "training/run/run_checkpoints.h"
+#include "training/run/run_context.h"
+#include "training/run/step_checks.h"
+#include "training/run/step_report.h"
+
+namespace accelerate {
+
+class ACCELERATE_INTERNAL TrainingRun {
+ public:
+  /// `step_state` may be shared with other runs of this process. Throws as
+  /// `Accelerator`.
+  TrainingRun(
+      AcceleratorOptions options,
+      const EnvLookup& env,
+      std::shared_ptr<StepState> step_state = std::make_shared<StepState>());
+  ~TrainingRun();
+  TrainingRun(const TrainingRun&) = delete;
+  TrainingRun& operator=(const TrainingRun&) = delete;
+
+  const AcceleratorOptions& options() const { return context_.options; }
+  const ProcessTopology& topology() const { return context_.assembly.topology; }
+  const ProcessGroup& group() const { return context_.assembly.group; }
+  const Mesh& mesh() const { return context_.assembly.mesh; }
+  c10::Device device() const { return context_.assembly.device; }
+  Precision precision() const { return context_.assembly.precision; }
+  /// Whether expensive checks are enabled; see `AcceleratorOptions`.
+  bool debug() const { return context_.assembly.debug; }
+  DistributedType distributed_type() const;
+  const std::shared_ptr<StepState>& step_state() const {
+    return context_.step_state;
+  }
+  const std::shared_ptr<GradScaler>& scaler() const { return context_.scaler; }
+
+  /// The parts of a run that other code uses by themselves.
+  RunCheckpoints& checkpoints() { return checkpoints_; }
+  const RunCheckpoints& checkpoints() const { return checkpoints_; }
+  StepReport& report() { return report_; }
+  const StepReport& report() const { return report_; }
+  RecordedSteps& recorded_steps() { return recorded_steps_; }
+  const BatchRows& batch_rows() const { return batch_rows_; }
+
+  /// Preparing has two phases: all objects of one call are passed first, in any
+  /// order, then `wire` connects them. `prepare` may be called several times.
+  ///
+  /// A model must already be on its device, except for its parameters if the
+  /// run `places_parts` and it will be trained. In `evaluation_mode` its
+  /// gradients are never synchronised. Errors contain its `type`. Throws
+  /// `UsageError` on fp16 parameters with fp16.
+  std::shared_ptr<ModelContext> prepare_model(
+      ParameterSet model,
+      std::string type,
+      bool evaluation_mode = false);
+  /// Whether `prepare_model` shards parameters where they are and moves each
+  /// rank's shard to its device, so that the whole model need not fit there.
+  bool places_parts() const;
+  /// From now on, gradients of a model that was prepared in evaluation mode are
+  /// synchronised.
+  void train_evaluated(const std::shared_ptr<ModelContext>& model);
+  std::shared_ptr<OptimizerStep> prepare_optimizer(
+      std::unique_ptr<OptimizerAdapter> optimizer);
+  /// Connects optimizers with the engines of the models whose parameters they
+  /// hold; they train the tensors that these return. Throws `UsageError` if the
+  /// engine trains other tensors and an optimizer already has state for the
+  /// model's own.
+  void wire();
+
+  /// All objects of this run with state, by name: `model`, `engine`,
+  /// `optimizer`, `scheduler`, `loader`, `scaler`, `generator_cpu`, ...
+  const std::shared_ptr<StateRegistry>& state() const { return context_.state; }
+
+  /// Whether any rank was asked to end soon; the same on all ranks. Collective.
+  bool should_stop() const;
+  /// What to do about a loss of a model that was called without its context, or
+  /// of no prepared model: by default it is a `UsageError`; otherwise
+  /// `complain` is called once per model. A single process then does not check.
+  void on_raw_loss(StepChecks::Complain complain) {
+    checks_.set_complain(std::move(complain));
+  }
+
+  using RunAutograd = std::function<void(const at::Tensor& loss)>;
+  /// Divides or weights the loss, scales it, and calls `run` to compute
+  /// gradients.
+  void backward(
+      const at::Tensor& loss,
+      const BackwardOptions& options,
+      const RunAutograd& run);
+  AccumulateGuard begin_micro_batch(
+      std::vector<std::shared_ptr<ModelContext>> models);
+  JoinGuard begin_join(
+      std::vector<ParallelEngine*> engines,
+      JoinOptions options,
+      bool even = false) const;
+  int64_t num_accumulation_steps() const {
+    return context_.accumulation->num_steps();
+  }
+  void set_num_accumulation_steps(int64_t num_steps) {
+    context_.accumulation->set_num_steps(num_steps);
+  }
+
+  /// Does nothing during gradient accumulation.
+  void unscale_gradients();
+  /// See `Accelerator`.
+  at::Tensor clip_grad_norm(
+      const std::vector<at::Tensor>& parameters,
+      double max_norm,
+      double norm_type);
+  void clip_grad_value(const std::vector<at::Tensor>& parameters, double limit);
+  bool optimizer_step_was_skipped() const;
+  /// The effect of a call of a scheduler's `step` in this run, which depends on
+  /// accumulation, the number of processes, and `scheduler_stepping`.
+  SchedulerMoves scheduler_moves(SchedulerCall call) const;
+
+  void set_trigger() { trigger_ = true; }
+  bool check_trigger();
+  /// Leaves the group. Finally throws as `wait_for_save`.
+  void shut_down();
+
+ private:
+  void put_engine(
+      const std::shared_ptr<ModelContext>& model,
+      const EnginePlan& plan);
+  /// Allows the model to get another engine if all its parameters were frozen
+  /// and some are trained again.
+  void let_renew(const std::shared_ptr<ModelContext>& model);
+  void unscale_owners_of(const std::vector<at::Tensor>& parameters);
+  /// Whether all optimizers of these parameters take reduced-precision copies,
+  /// and with them a factor for gradients.
+  bool is_trained_with_copies(
+      const std::vector<at::Tensor>& parameters,
+      const ParallelEngine& engine) const;
+  /// The gradients of these parameters, or of what is trained instead, grouped
+  /// by the engine that holds them. If they are only multiplied, an engine may
+  /// return them in its own layout.
+  std::vector<HeldGradients> held_gradients(
+      const std::vector<at::Tensor>& parameters,
+      bool are_multiplied) const;
+
+  RunContext context_;
+  RunCheckpoints checkpoints_;
+  StepReport report_;
+  RecordedSteps recorded_steps_;
+  BatchRows batch_rows_;
+  StepChecks checks_;
+  std::shared_ptr<InputWatch> input_watch_;
+  std::vector<std::shared_ptr<Stateful>> generators_;
+  bool has_models_ = false;
+  bool trigger_ = false;
+};
+
+} // namespace accelerate

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensors without memory that record how they were created.
+//
+// A deferred tensor is a meta tensor with an additional dispatch key, whose
+// storage refers to a tape. Operators that create it or write to it are
+// dispatched by the key and recorded on the tape. When its values are needed,
+// the calls that it depends on run again, in memory. Modules need no changes,
+// and weights copied from a mapped file are read only where and when they are
+// needed.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/base/internal.h"
+
+namespace accelerate {
+
+/// During its lifetime, tensors that this thread creates are deferred unless a
+/// device is given. Scopes may be nested.
+class ACCELERATE_INTERNAL DeferredScope {
+ public:
+  DeferredScope();
+  ~DeferredScope();
+  DeferredScope(const DeferredScope&) = delete;
+  DeferredScope& operator=(const DeferredScope&) = delete;
+
+  /// Whether this thread is in a scope.
+  static bool is_open();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+ACCELERATE_INTERNAL bool is_deferred(const at::Tensor& tensor);
+
+/// The values, in new memory on the host. Every call returns the same values,
+/// even if they are random: the seed of each draw was recorded. Throws
+/// `UsageError` if a tensor that they are computed from has changed since.
+ACCELERATE_INTERNAL at::Tensor deferred_values(const at::Tensor& tensor);
+
+/// Whether the values are exactly those of one tensor in memory that torch does
+/// not own, such as that of a mapped file. A part can then be read at its own
+/// cost, and is the same for every reader.
+ACCELERATE_INTERNAL bool is_read_in_parts(const at::Tensor& tensor);
+/// Fills the flat tensor `part` with the elements from `begin` on of a tensor
+/// that `is_read_in_parts`.
+ACCELERATE_INTERNAL void read_deferred_part(
+    const at::Tensor& tensor,
+    int64_t begin,
+    const at::Tensor& part);
+
+/// Gives `tensor` the memory, dtype and device of `other`; it keeps its
+/// identity and `requires_grad`.
+ACCELERATE_INTERNAL void replace_memory(
+    const at::Tensor& tensor,
+    const at::Tensor& other);
+
+/// Gives the deferred ones among `tensors` memory on `device` and their values.
+/// They remain the same objects; views of one storage still share it.
+ACCELERATE_INTERNAL void fill_deferred(
+    const std::vector<at::Tensor>& tensors,
+    c10::Device device);
+
+} // namespace accelerate

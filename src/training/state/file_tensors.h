@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Torch tensors in safetensors files.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "accelerate/safetensors.h"
+#include "core/base/internal.h"
+
+namespace accelerate {
+
+/// Whether a file can store it: a dense tensor in memory, of a dtype that the
+/// format supports.
+ACCELERATE_INTERNAL bool fits_into_files(const at::Tensor& tensor);
+
+/// Contiguous tensors on the host, to be written to a file. Tensors that
+/// already are need no copy.
+class ACCELERATE_INTERNAL FileTensors {
+ public:
+  /// Messages begin with `where` ("[save]"), and end with what to do instead.
+  FileTensors(std::string where, std::string instead);
+  /// Throws `UsageError` if a file cannot store it.
+  void add(const std::string& name, const at::Tensor& tensor);
+  /// Of the added tensors, valid as long as this object.
+  std::span<const safetensors::TensorView> views() const { return views_; }
+
+ private:
+  std::string where_;
+  std::string instead_;
+  std::vector<at::Tensor> held_;
+  std::vector<safetensors::TensorView> views_;
+};
+
+/// A view of the file's memory if the layout permits, else a copy; do not write
+/// to it. Throws `DataError` for dtypes that torch does not support.
+ACCELERATE_INTERNAL at::Tensor tensor_in(
+    const safetensors::File& file,
+    const safetensors::TensorView& view);
+
+} // namespace accelerate

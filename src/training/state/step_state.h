@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// What loaders, models and optimizers of one Accelerator share about the
+// current step, without knowing each other.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "core/base/internal.h"
+
+namespace accelerate {
+
+/// What a loader says about a batch before it returns it.
+struct BatchFacts {
+  /// No batch follows in this epoch.
+  bool is_last = false;
+  /// Samples of this rank's batch, and how many of them are not repeats for
+  /// filling up.
+  int64_t num_samples = 0;
+  int64_t num_real = 0;
+  /// Samples of every batch of the loop, except for a short last one; 0 if they
+  /// vary. Set by the loop's feed.
+  int64_t full_size = 0;
+
+  /// How many of `num_rows` rows count; they come first. Rows stand for samples
+  /// if there are equally many. Other rows (of tokens, or of the whole batch)
+  /// count unless the whole batch is a repeat.
+  int64_t num_real_of(int64_t num_rows) const {
+    if (num_real == 0 && num_samples > 0) {
+      return 0;
+    }
+    return num_rows == num_samples ? num_real : num_rows;
+  }
+  /// Whether some samples are repeats and it is unknown which of these rows
+  /// belong to them.
+  bool mixes_repeats(int64_t num_rows) const {
+    return num_real > 0 && num_real < num_samples && num_rows != num_samples;
+  }
+  /// Whether the batch is short and the rows are copies of one value, as many
+  /// as the samples of a full batch: loops repeat a loss `batch_size` times.
+  /// Then `num_real` of them count.
+  bool stands_for_full(int64_t num_rows) const {
+    return num_rows == full_size && num_samples < full_size;
+  }
+};
+
+/// Used by the thread that runs the loop.
+class ACCELERATE_INTERNAL StepState {
+ public:
+  /// One running loop over a loader, owned by the loop's iterator. When it is
+  /// destroyed, by the end or by a `break`, the loop is no longer known here.
+  class Feed {
+   public:
+    virtual ~Feed() = default;
+    /// Makes this loop the one that feeds the step.
+    virtual void hand_out(const BatchFacts& facts) = 0;
+    /// The loop ends while its batch is still in use, as by
+    /// `next(iter(loader))`: see `batch_in_use`.
+    virtual void leave() = 0;
+  };
+  StepState();
+  /// `full_size`: see `BatchFacts`.
+  std::shared_ptr<Feed> open_feed(int64_t full_size = 0);
+  /// The latest batch of the running loops; empty outside of loops.
+  std::optional<BatchFacts> batch() const;
+  /// As above, but without a running loop, the batch of the loop that ended
+  /// last, until another one starts.
+  std::optional<BatchFacts> batch_in_use() const;
+
+  /// Whether the current step ends with an update of the weights.
+  bool sync_gradients() const { return sync_gradients_; }
+  void set_sync_gradients(bool sync) { sync_gradients_ = sync; }
+
+  /// Whether a prepared model was called for training since the last step.
+  bool has_forward() const { return num_forwards_ > 0; }
+  void note_forward() { ++num_forwards_; }
+  void note_backward() {
+    ++num_backwards_;
+    ++total_backwards_;
+  }
+  /// How many of each are in progress.
+  struct Counts {
+    int64_t num_forwards = 0;
+    int64_t num_backwards = 0;
+  };
+  Counts counts() const { return {num_forwards_, num_backwards_}; }
+  void set_counts(const Counts& counts) {
+    num_forwards_ = std::max<int64_t>(0, counts.num_forwards);
+    num_backwards_ = std::max<int64_t>(0, counts.num_backwards);
+  }
+  /// Backwards since the process started, including replayed ones. Loading
+  /// state does not change it.
+  int64_t total_backwards() const { return total_backwards_; }
+  void note_replayed_backwards(int64_t count) {
+    total_backwards_ += count;
+    has_replayed_ = true;
+  }
+  bool has_replayed() const { return has_replayed_; }
+
+  /// Whether the last backward synchronised gradients.
+  void set_synchronised(bool synchronised) {
+    is_synchronised_ = synchronised;
+    num_synchronised_ += synchronised ? 1 : 0;
+  }
+  /// Backwards that synchronised gradients.
+  int64_t num_synchronised() const { return num_synchronised_; }
+
+  /// A micro-batch begins that ends a gradient accumulation. It is due until
+  /// its backward.
+  void note_due_update() { ++num_due_updates_; }
+  /// How many such micro-batches before the current one had no backward, since
+  /// the last that had one.
+  int64_t num_missed_updates() const {
+    return std::max<int64_t>(0, num_due_updates_ - (sync_gradients_ ? 1 : 0));
+  }
+  void end_due_updates() {
+    if (sync_gradients_) {
+      num_due_updates_ = 0;
+    }
+  }
+
+  /// What all ranks have to do equally often with synchronised gradients, as
+  /// their weights differ otherwise; since the start or the last `forget`.
+  struct Shared {
+    static constexpr size_t kMostOptimizers = 16;
+    /// Updates by each optimizer; the last entry counts all further ones.
+    std::array<int64_t, kMostOptimizers> updates = {};
+    int64_t clips = 0;
+    /// Updates whose gradients `zero_grad` had cleared.
+    int64_t empty_updates = 0;
+
+    Shared& operator+=(const Shared& other) { return add(other, 1); }
+    Shared& operator-=(const Shared& other) { return add(other, -1); }
+
+   private:
+    Shared& add(const Shared& other, int64_t factor) {
+      for (size_t i = 0; i < kMostOptimizers; ++i) {
+        updates[i] += factor * other.updates[i];
+      }
+      clips += factor * other.clips;
+      empty_updates += factor * other.empty_updates;
+      return *this;
+    }
+  };
+  const Shared& shared() const { return shared_; }
+  void set_shared(const Shared& shared) { shared_ = shared; }
+  void forget_shared() {
+    shared_ = {};
+    num_due_updates_ = 0;
+  }
+  /// The index of another optimizer in `updates`.
+  size_t add_optimizer() {
+    return std::min(num_optimizers_++, Shared::kMostOptimizers - 1);
+  }
+  void note_update(size_t optimizer, bool is_empty) {
+    shared_.updates[optimizer] += is_synchronised_ ? 1 : 0;
+    shared_.empty_updates += is_synchronised_ && is_empty ? 1 : 0;
+  }
+  void note_clip() { shared_.clips += is_synchronised_ ? 1 : 0; }
+
+  /// Whether the current step is being recorded: its host code runs once, its
+  /// device work at every replay.
+  bool is_captured() const { return is_captured_; }
+  void set_captured(bool is_captured) { is_captured_ = is_captured; }
+  /// Whether gradients are zeroed in place rather than released, because
+  /// replayed steps accumulate into their memory.
+  bool keeps_gradients() const { return keeps_gradients_; }
+  void set_keeps_gradients(bool keeps) { keeps_gradients_ = keeps; }
+
+  /// Weights were updated, or an update was skipped.
+  void end_step() {
+    num_forwards_ = std::max<int64_t>(0, num_forwards_ - num_backwards_);
+    num_backwards_ = 0;
+  }
+
+ private:
+  struct Feeds;
+  std::shared_ptr<Feeds> feeds_;
+  bool sync_gradients_ = true;
+  int64_t num_forwards_ = 0;
+  int64_t num_backwards_ = 0;
+  int64_t total_backwards_ = 0;
+  bool is_synchronised_ = false;
+  int64_t num_synchronised_ = 0;
+  int64_t num_due_updates_ = 0;
+  Shared shared_;
+  size_t num_optimizers_ = 0;
+  bool has_replayed_ = false;
+  bool is_captured_ = false;
+  bool keeps_gradients_ = false;
+};
+
+} // namespace accelerate
