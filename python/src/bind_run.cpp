@@ -148,18 +148,6 @@ class MicroBatch {
   std::unique_ptr<AccumulateGuard> guard_;
 };
 
-/// Destroys a guard while a C++ exception is in flight: the guard checks for
-/// one, and a Python exception is not one.
-template <class Guard>
-void abandon(std::unique_ptr<Guard>& guard) {
-  struct OfPython {};
-  try {
-    const auto gone = std::move(guard);
-    throw OfPython{};
-  } catch (const OfPython&) {
-  }
-}
-
 /// Entered and left by Python's `with accelerator.join_uneven_inputs(...)`.
 class Join {
  public:
@@ -177,7 +165,10 @@ class Join {
   }
   // Its destructor may throw, which that of a smart pointer must not.
   void exit() { delete guard_.release(); }
-  void abandon() { python::abandon(guard_); }
+  void abandon() {
+    guard_->abandon();
+    exit();
+  }
 
  private:
   const TrainingRun& run_;
@@ -201,7 +192,10 @@ class LocalSteps {
   void step() { guard_->step(); }
   // Its destructor may throw, which that of a smart pointer must not.
   void exit() { delete guard_.release(); }
-  void abandon() { python::abandon(guard_); }
+  void abandon() {
+    guard_->abandon();
+    exit();
+  }
 
  private:
   const TrainingRun& run_;

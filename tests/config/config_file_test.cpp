@@ -217,16 +217,18 @@ TEST(ConfigFile, AcceptsSectionsOfADisabledEngine) {
   }
 }
 
-TEST(ConfigFile, TakesReplicasAsTheNumberOfProcesses) {
-  const std::string section =
-      "parallelism_config:\n  parallelism_config_dp_replicate_size: 4\n";
-  const auto file = parse(section);
+TEST(ConfigFile, TakesReplicasAndShards) {
+  const auto file = parse(
+      "parallelism_config:\n  parallelism_config_dp_replicate_size: 4\n"
+      "  dp_shard_size: 1\n  parallelism_config_tp_size: 1\n");
   EXPECT_THAT(file.foreign, IsEmpty());
-  EXPECT_EQ(texts(file), (Texts{{"num_processes", "4"}}));
-  EXPECT_EQ(file.values.at("num_processes").place, "f:2");
   EXPECT_EQ(
-      texts(parse(section + "num_processes: 4\n")),
-      (Texts{{"num_processes", "4"}}));
+      texts(file),
+      (Texts{
+          {"parallelism_config_dp_replicate_size", "4"},
+          {"parallelism_config_dp_shard_size", "1"},
+          {"use_parallelism_config", "true"}}));
+  EXPECT_EQ(file.values.at("use_parallelism_config").place, "f:2");
 }
 
 TEST(ConfigFile, TakesMergedMappings) {
@@ -277,8 +279,7 @@ TEST(ConfigFile, RejectsUnknownContentInOneLine) {
       {"compute_environment: CLOUD\n", "LOCAL_MACHINE"},
       {"fp16: maybe\n", "mixed_precision"},
       {"parallelism_config: {dp_replicate_size: two}\n", "a whole number"},
-      {"num_processes: 2\nparallelism_config: {dp_replicate_size: 4}\n",
-       "[f:2] dp_replicate_size is 4, but num_processes (f:1) is 2"},
+      {"parallelism_config: {dp_shard_size: 0}\n", "from 1 to 4096"},
   };
   for (const auto& [text, part] : cases) {
     try {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "accelerate/error.h"
+#include "core/config/env_bridge.h"
 #include "core/config/fields.h"
 #include "support/temp_dir.h"
 #include "support/variables.h"
@@ -11,6 +12,7 @@
 namespace accelerate {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -71,6 +73,9 @@ const Row kRows[] = {
     {"no_python", nullptr, nullptr, "true"},
     {"multi_gpu", nullptr, nullptr, "true"},
     {"dry_run", nullptr, nullptr, "true"},
+    {"use_parallelism_config", nullptr, "true", "true"},
+    {"parallelism_config_dp_replicate_size", "2", "3", "4"},
+    {"parallelism_config_dp_shard_size", "2", "3", "4"},
     {"use_fsdp", nullptr, "true", "false"},
     {"fsdp_version", "1", "2", "1"},
     {"fsdp_sharding_strategy", "FULL_SHARD", "NO_SHARD", "1"},
@@ -321,6 +326,43 @@ TEST_F(Resolve, FindsValuesThatContradictEachOther) {
         complaint(resolve_launch_config(flags, lookup_away({}))),
         HasSubstr(part));
   }
+}
+
+TEST_F(Resolve, StartsAProcessForEachShardOfEachReplica) {
+  const std::string section =
+      "parallelism_config:\n  parallelism_config_dp_replicate_size: 4\n";
+  auto config = with_file(section);
+  EXPECT_TRUE(config.values.use_parallelism_config);
+  EXPECT_EQ(config.values.num_processes, 4);
+  EXPECT_THAT(config.sources.at("num_processes").place, HasSubstr("c.yaml:2"));
+  EXPECT_EQ(complaint(with_file(section + "num_processes: 4\n")), "");
+  EXPECT_EQ(with_file(section + "num_processes: -1\n").values.num_processes, 4);
+  EXPECT_THAT(
+      complaint(with_file("num_processes: 2\n" + section)),
+      AllOf(
+          HasSubstr("is 4, but num_processes ("), HasSubstr("c.yaml:1) is 2")));
+
+  config = with_file(section, flag("parallelism_config_dp_shard_size", "2"));
+  EXPECT_EQ(config.values.num_processes, 8);
+  EXPECT_EQ(
+      config.sources.at("num_processes").place,
+      "--parallelism_config_dp_shard_size");
+  EXPECT_EQ(
+      worker_variables(config.values),
+      worker_variables(
+          {.num_processes = 8,
+           .use_parallelism_config = true,
+           .parallelism_config_dp_replicate_size = 4,
+           .parallelism_config_dp_shard_size = 2}));
+  EXPECT_EQ(
+      worker_variables(config.values).at("ACCELERATE_USE_PARALLELISM_CONFIG"),
+      "true");
+  // Sizes of 1, which the original always writes, enable nothing.
+  config = with_file(
+      "num_processes: 2\n"
+      "parallelism_config: {dp_replicate_size: 1, dp_shard_size: 1}\n");
+  EXPECT_FALSE(config.values.use_parallelism_config);
+  EXPECT_EQ(complaint(config), "");
 }
 
 TEST_F(Resolve, TakesARangeOfMachines) {

@@ -14,6 +14,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::lookup;
 using ::testing::ThrowsMessage;
+using testing::Variables;
 
 TEST(RunSettings, UseTheDefaults) {
   const RunSettings settings(lookup({{"ACCELERATE_USE_CPU", ""}}));
@@ -79,13 +80,42 @@ TEST(RunSettings, RefuseMalformedVariablesByName) {
   }
 }
 
+TEST(RunSettings, ReadReplicasAndShardsIfTheyAreEnabled) {
+  const auto sizes = [](Variables values, const MeshSizes& code = {}) {
+    return RunSettings(lookup(std::move(values))).parallelism(code);
+  };
+  const Variables both = {
+      {"ACCELERATE_USE_PARALLELISM_CONFIG", "true"},
+      {"PARALLELISM_CONFIG_DP_REPLICATE_SIZE", "2"},
+      {"PARALLELISM_CONFIG_DP_SHARD_SIZE", "4"}};
+  EXPECT_EQ(sizes(both), (MeshSizes{.replicate = 2, .shard = 4}));
+  EXPECT_EQ(sizes(both, {.replicate = 8}), MeshSizes{.replicate = 8});
+  Variables one = both;
+  one.erase("PARALLELISM_CONFIG_DP_SHARD_SIZE");
+  EXPECT_EQ(sizes(one), (MeshSizes{.replicate = 2, .shard = 1}));
+  Variables none = both;
+  none.erase("ACCELERATE_USE_PARALLELISM_CONFIG");
+  EXPECT_EQ(sizes(none), MeshSizes());
+  EXPECT_EQ(
+      sizes({{"ACCELERATE_USE_PARALLELISM_CONFIG", "true"}}), MeshSizes());
+  one["PARALLELISM_CONFIG_DP_REPLICATE_SIZE"] = "two";
+  EXPECT_THAT(
+      [&] { sizes(one); },
+      ThrowsMessage<ConfigError>(
+          HasSubstr("PARALLELISM_CONFIG_DP_REPLICATE_SIZE")));
+}
+
 TEST(RunSettings, UnderstandWhatTheLauncherWrites) {
   const RunSettings settings(lookup(worker_variables({
       .cpu = true,
       .mixed_precision = "bf16",
       .debug = true,
       .gradient_accumulation_steps = 4,
+      .use_parallelism_config = true,
+      .parallelism_config_dp_replicate_size = 2,
+      .parallelism_config_dp_shard_size = 3,
   })));
+  EXPECT_EQ(settings.parallelism({}), (MeshSizes{.replicate = 2, .shard = 3}));
   EXPECT_TRUE(settings.cpu({}));
   EXPECT_TRUE(settings.debug({}));
   EXPECT_EQ(settings.mixed_precision({}), Precision::kBf16);

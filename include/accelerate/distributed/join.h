@@ -56,6 +56,10 @@ class ACCELERATE_API JoinGuard {
   JoinGuard(const JoinGuard&) = delete;
   JoinGuard& operator=(const JoinGuard&) = delete;
 
+  /// Makes the destructor match and throw nothing, as after an exception. For
+  /// callers whose errors are not C++ exceptions.
+  void abandon() { is_abandoned_ = true; }
+
  private:
   void match_the_others();
   void check_windows() const;
@@ -65,6 +69,7 @@ class ACCELERATE_API JoinGuard {
   std::vector<std::shared_ptr<ParallelEngine>> engines_;
   std::shared_ptr<class JoinChannel> channel_;
   int num_exceptions_;
+  bool is_abandoned_ = false;
 };
 
 } // namespace accelerate

@@ -54,6 +54,9 @@ class ACCELERATE_API LocalSGD {
 
   /// Call it after every step of the optimizer.
   void step();
+  /// Makes the destructor average nothing, as after an exception. For callers
+  /// whose errors are not C++ exceptions.
+  void abandon() { is_abandoned_ = true; }
 
  private:
   void average();
@@ -66,6 +69,7 @@ class ACCELERATE_API LocalSGD {
   int64_t local_sgd_steps_;
   int64_t num_steps_ = 0;
   int num_exceptions_;
+  bool is_abandoned_ = false;
 };
 
 } // namespace accelerate

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch.nn import functional
 from torch.nn.modules import module as torch_module
 
 from accelerate import kernels
+from accelerate._base.pickling import as_wrapped
 from accelerate._fuse.pieces import Piece, is_bare
 
 # As in C++ (src/models/layers.cpp), where the copy of the weights pays off.
@@ -60,7 +60,7 @@ class CausalLoss:
         self._original = original
 
     def __reduce__(self) -> Any:
-        return typing.cast, (object, self._original)
+        return as_wrapped(self._original)
 
     def __call__(
         self,

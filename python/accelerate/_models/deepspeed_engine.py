@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import re
-import typing
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 
 from accelerate._base import debug as _debug
+from accelerate._base.pickling import as_wrapped
 from accelerate._models.run_context import RunContext
 from accelerate.errors import UsageError
 
@@ -161,8 +161,8 @@ class ConfigView:
         setattr(self._own, name, value)
 
     def __reduce__(self) -> Any:
-        # `cast` returns its second argument, so a copy is the model's own configuration.
-        return typing.cast, (object, self._own)
+        # A copy is the model's own configuration.
+        return as_wrapped(self._own)
 
     def __repr__(self) -> str:
         return repr(self._own)

@@ -30,6 +30,7 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from accelerate import _C
+from accelerate._base.pickling import as_wrapped
 from accelerate._base.trees import map_tensors, tensors_of, with_tensors
 from accelerate._models.deepspeed_engine import ConfigView, DeepSpeedEngine
 from accelerate.errors import UsageError
@@ -465,8 +466,7 @@ class _Prepared(_Retyped):
         return copy.copy(self._accelerate_engine.module)
 
     def __reduce_ex__(self, protocol: int) -> Any:
-        # `cast` returns its second argument, so that pickles load without this package.
-        return typing.cast, (object, self._accelerate_engine.module)
+        return as_wrapped(self._accelerate_engine.module)
 
 
 def _by_deepspeed_engine(method: Callable) -> Callable:
@@ -692,8 +692,7 @@ class _StandIn:
 @functools.cache
 def _metaclass_over(kind: type) -> type:
     made = type(kind.__name__, (_StandIn, kind), {})
-    # `cast` returns its second argument, so that pickles contain the user's class.
-    copyreg.pickle(made, lambda ours: (typing.cast, (object, ours._accelerate_kind)))
+    copyreg.pickle(made, lambda ours: as_wrapped(ours._accelerate_kind))
     return made
 
 

@@ -123,6 +123,9 @@ class Configuration:
             has_own = config.dp_shard_enabled or config.non_data_parallel_size > 1
             if has_own or not self._context.is_sharded:
                 options.parallelism = config._mesh_sizes()
+            elif plugin is None or not _fully_sharded.is_hybrid(plugin):
+                # Explicit: the engine reads the launcher's sizes only for C++ programs.
+                options.parallelism = _C.MeshSizes(replicate=1)
 
     def _shard_options(self, options: _C.AcceleratorOptions) -> None:
         """What the run shards, and how."""

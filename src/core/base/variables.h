@@ -20,6 +20,12 @@ inline constexpr const char* kMainPid = "ACCELERATE_MAIN_PID";
 inline constexpr const char* kRunReport = "ACCELERATE_RUN_REPORT";
 
 // How the Python package shards models; the original's names.
+inline constexpr const char* kUseParallelismConfig =
+    "ACCELERATE_USE_PARALLELISM_CONFIG";
+inline constexpr const char* kParallelismReplicate =
+    "PARALLELISM_CONFIG_DP_REPLICATE_SIZE";
+inline constexpr const char* kParallelismShard =
+    "PARALLELISM_CONFIG_DP_SHARD_SIZE";
 inline constexpr const char* kUseFsdp = "ACCELERATE_USE_FSDP";
 inline constexpr const char* kFsdpVersion = "FSDP_VERSION";
 inline constexpr const char* kFsdpShardingStrategy = "FSDP_SHARDING_STRATEGY";

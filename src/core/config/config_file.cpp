@@ -18,9 +18,6 @@ namespace {
 
 using nlohmann::json;
 
-// Another name for plain data parallelism.
-constexpr std::string_view kReplicas = "dp_replicate_size";
-
 const Field* find_field_by_key(const std::string& key) {
   for (const Field& field : launch_fields()) {
     if (!field.yaml_key.empty() && field.yaml_key == key) {
@@ -55,7 +52,7 @@ class FileReader {
       }
       read_top(entry);
     }
-    settle_replicas();
+    enable_parallelism();
     settle_alone();
     return std::move(file_);
   }
@@ -83,7 +80,8 @@ class FileReader {
       read_fp16(entry);
     } else if (
         entry.key == "mpirun_config" || entry.key == "fsdp_config" ||
-        entry.key == "deepspeed_config" || entry.key == "dynamo_config") {
+        entry.key == "deepspeed_config" || entry.key == "dynamo_config" ||
+        entry.key == "parallelism_config") {
       read_section(entry);
     } else if (entry.key == "dynamo_backend") {
       read_dynamo_backend(entry);
@@ -275,6 +273,8 @@ class FileReader {
       }
       if (field != nullptr) {
         read_field(*field, inner);
+      } else if (entry.key == "parallelism_config") {
+        read_other_parallelism(entry, inner);
       } else if (inner.key == "mpirun_ccl") { // removed with oneCCL's bindings
         file_.document[entry.key].erase(inner.key);
       } else if (entry.key != "mpirun_config") {
@@ -282,6 +282,17 @@ class FileReader {
       } else {
         refuse_unknown(inner, prefix);
       }
+    }
+  }
+
+  // Sizes of unsupported dimensions. The original always writes them, and
+  // modes and backends beside them.
+  void read_other_parallelism(
+      const YamlEntry& section,
+      const YamlEntry& inner) {
+    if (inner.key.ends_with("_size") && inner.text != "1" &&
+        !is_off(inner.text)) {
+      add_foreign(section, foreign_flag(section.key + "_"));
     }
   }
 
@@ -301,20 +312,20 @@ class FileReader {
   static std::string long_name(
       const std::string& section,
       const std::string& key) {
-    return key == "fsdp_backward_prefetch_policy"
-               ? "fsdp_backward_prefetch"
+    if (key == "fsdp_backward_prefetch_policy") {
+      return "fsdp_backward_prefetch";
+    }
+    return section == "parallelism_config"
+               ? section + "_" + key
                : section.substr(0, section.find('_') + 1) + key;
   }
 
   void read_foreign(const ForeignKey& foreign, const YamlEntry& entry) {
     const json& value = entry.value;
     const bool is_set =
-        value.is_structured() ? asks(foreign, entry) : !is_off(entry.text);
+        value.is_structured() ? asks(entry) : !is_off(entry.text);
     if (foreign.is_gone) {
       file_.document.erase(entry.key);
-    }
-    if (entry.key == "parallelism_config") {
-      find_replicas(entry);
     }
     if (!is_set) {
       return;
@@ -322,73 +333,33 @@ class FileReader {
     if (foreign.kind == ForeignKind::kNote) {
       file_.notes.push_back(str_cat(
           entry.key, " (", place(entry), ") is ignored: ", foreign.advice));
-    } else if (foreign.kind == ForeignKind::kAsks) {
-      add_foreign(entry, foreign.advice);
     }
   }
 
   // A section whose values are all off (`ipex: false`) requests nothing.
-  static bool asks(const ForeignKey& foreign, const YamlEntry& entry) {
+  static bool asks(const YamlEntry& entry) {
     if (entry.value.is_array()) {
       return !entry.value.empty();
     }
     for (const YamlEntry& inner : entry.entries) {
-      const bool is_switch = inner.key.ends_with(foreign.switches) &&
-                             !inner.key.ends_with(kReplicas);
-      const bool is_one = !foreign.switches.empty() && inner.text == "1";
-      if (is_switch && !is_one &&
-          (inner.value.is_structured() ? !inner.value.empty()
-                                       : !is_off(inner.text))) {
+      if (inner.value.is_structured() ? !inner.value.empty()
+                                      : !is_off(inner.text)) {
         return true;
       }
     }
     return false;
   }
 
-  void find_replicas(const YamlEntry& section) {
-    for (const YamlEntry& inner : section.entries) {
-      if (!inner.key.ends_with(kReplicas) || inner.value.is_null()) {
-        continue;
+  // The original writes sizes of 1 for everybody.
+  void enable_parallelism() {
+    for (const char* name :
+         {"parallelism_config_dp_replicate_size",
+          "parallelism_config_dp_shard_size"}) {
+      const auto size = file_.values.find(name);
+      if (size != file_.values.end() &&
+          parse_number<int>(size->second.text).value_or(1) > 1) {
+        file_.values["use_parallelism_config"] = {"true", size->second.place};
       }
-      const auto number = parse_number<int>(inner.text);
-      if (!number || *number < 1) {
-        refuse(
-            inner,
-            str_cat(
-                inner.key,
-                " must be a whole number of at least 1, not ",
-                inner.value.dump()));
-      }
-      if (*number > 1) {
-        replicas_ = inner;
-      }
-    }
-  }
-
-  void settle_replicas() {
-    if (!replicas_) {
-      return;
-    }
-    const LayerValue wanted{replicas_->text, place(*replicas_)};
-    LaunchConfig scratch;
-    assign_field(scratch, *find_field("num_processes"), wanted);
-    const auto [found, is_new] =
-        file_.values.try_emplace("num_processes", wanted);
-    if (!is_new && !parse_number<int>(found->second.text)) {
-      found->second = wanted; // -1: any number.
-    } else if (!is_new && found->second.text != wanted.text) {
-      refuse(
-          *replicas_,
-          str_cat(
-              replicas_->key,
-              " is ",
-              wanted.text,
-              ", but num_processes (",
-              found->second.place,
-              ") is ",
-              found->second.text,
-              ". Each process holds one replica, so use the same number for "
-              "both"));
     }
   }
 
@@ -396,7 +367,8 @@ class FileReader {
   // original then starts one process.
   void settle_alone() {
     const auto found = file_.values.find("num_processes");
-    if (!is_alone_ || replicas_ || found == file_.values.end() ||
+    if (!is_alone_ || file_.values.contains("use_parallelism_config") ||
+        found == file_.values.end() ||
         parse_number<int>(found->second.text).value_or(1) <= 1) {
       return;
     }
@@ -416,7 +388,6 @@ class FileReader {
   }
 
   ConfigFile file_;
-  std::optional<YamlEntry> replicas_;
   bool is_alone_ = false;
 };
 

@@ -66,7 +66,8 @@ std::string worker_switch(const Field& field, bool is_on) {
     return is_on ? "True" : "False";
   }
   // Libraries compare these with a string.
-  return field.variable == variables::kUseFsdp ||
+  return field.variable == variables::kUseParallelismConfig ||
+                 field.variable == variables::kUseFsdp ||
                  field.variable == variables::kUseDeepSpeed
              ? "true"
              : "1";

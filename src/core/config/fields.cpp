@@ -21,6 +21,7 @@ constexpr std::string_view kHardware = "Hardware";
 constexpr std::string_view kMachines = "Several machines";
 constexpr std::string_view kJob = "Job control";
 constexpr std::string_view kTraining = "Training";
+constexpr std::string_view kParallelism = "Parallelism";
 constexpr std::string_view kSharding = "Sharding (FSDP)";
 constexpr std::string_view kDeepSpeed = "Sharding (DeepSpeed)";
 constexpr std::string_view kCompilation = "Compilation (torch.compile)";
@@ -498,6 +499,44 @@ std::vector<Field> training_fields() {
   };
 }
 
+/// Read by `ParallelismConfig` of the Python package and by
+/// `RunSettings::parallelism`.
+std::vector<Field> parallelism_fields() {
+  return {
+      {.name = "use_parallelism_config",
+       .member = &LaunchConfig::use_parallelism_config,
+       .group = kParallelism,
+       .help = "Use the sizes below (a size in the program takes precedence)",
+       .variable = variables::kUseParallelismConfig,
+       .workers = WorkerRule::kWhereDecided},
+      {.name = "parallelism_config_dp_replicate_size",
+       .member = &LaunchConfig::parallelism_config_dp_replicate_size,
+       .group = kParallelism,
+       .help = "Number of copies of the model",
+       .value_name = "N",
+       .least = 1,
+       .most = kMaxProcesses,
+       .unset_word = "auto",
+       .yaml_key = "parallelism_config.parallelism_config_dp_replicate_size",
+       .is_shared_key = true,
+       .variable = variables::kParallelismReplicate,
+       .workers = WorkerRule::kWhereDecided},
+      {.name = "parallelism_config_dp_shard_size",
+       .member = &LaunchConfig::parallelism_config_dp_shard_size,
+       .group = kParallelism,
+       .help = "Number of processes that share the shards of one copy; needs "
+               "a program that shards, or --use_fsdp",
+       .value_name = "N",
+       .least = 1,
+       .most = kMaxProcesses,
+       .unset_word = "auto",
+       .yaml_key = "parallelism_config.parallelism_config_dp_shard_size",
+       .is_shared_key = true,
+       .variable = variables::kParallelismShard,
+       .workers = WorkerRule::kWhereDecided},
+  };
+}
+
 /// Read by `FullyShardedDataParallelPlugin` of the Python package. Files have a
 /// separate section for them.
 std::vector<Field> sharding_fields() {
@@ -893,6 +932,7 @@ std::vector<Field> all_fields() {
         machine_fields,
         job_fields,
         training_fields,
+        parallelism_fields,
         sharding_fields,
         deepspeed_fields,
         compilation_fields}) {

@@ -35,7 +35,6 @@ constexpr std::string_view kRendezvous =
 
 constexpr ForeignKey kKeys[] = {
     {"megatron_lm_config", ForeignKind::kNote, kMegatron},
-    {"parallelism_config", ForeignKind::kAsks, kParallelism, false, "_size"},
     {"tp_config", ForeignKind::kNote, kParallelism, true},
     {"fp8_config", ForeignKind::kSilent, kFp8},
     {"ipex_config", ForeignKind::kNote, kIpex, true},
@@ -97,7 +96,6 @@ constexpr NamedAdvice kFlags[] = {
     {"deepspeed_inclusion_filter", kDeepSpeedLauncher},
     {"use_megatron_lm", kMegatron},
     {"megatron_lm_", kMegatron},
-    {"use_parallelism_config", kParallelism},
     {"parallelism_config_", kParallelism},
     {"tpu", kTpu},
     {"tpu_", kTpu},

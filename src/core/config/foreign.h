@@ -15,8 +15,6 @@ enum class ForeignKind {
   kSilent,
   /// Worth a note to the user if it is set.
   kNote,
-  /// Requests the engine by itself.
-  kAsks,
 };
 
 struct ForeignKey {
@@ -26,9 +24,6 @@ struct ForeignKey {
   std::string_view advice;
   /// The current original no longer reads it: do not write it again.
   bool is_gone = false;
-  /// The suffix of the section's keys that enable the engine; empty: any key
-  /// does. The original always writes the others (modes, backends).
-  std::string_view switches = {};
 };
 
 /// A flag of the original that is accepted so that its command lines work, but

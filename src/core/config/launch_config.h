@@ -91,6 +91,11 @@ struct LaunchConfig {
   /// Unset: the program decides.
   std::optional<int> gradient_accumulation_steps = {};
 
+  // Parallelism. Unset: the program decides.
+  bool use_parallelism_config = false;
+  std::optional<int> parallelism_config_dp_replicate_size = {};
+  std::optional<int> parallelism_config_dp_shard_size = {};
+
   // Sharding. Unset: the program decides.
   bool use_fsdp = false;
   std::optional<int> fsdp_version = {};

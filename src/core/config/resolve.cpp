@@ -46,6 +46,37 @@ void settle_device(ResolvedConfig& config) {
   }
 }
 
+constexpr const char* kParallelismSizes[] = {
+    "parallelism_config_dp_replicate_size",
+    "parallelism_config_dp_shard_size"};
+
+int parallel_processes(const LaunchConfig& values) {
+  return values.parallelism_config_dp_replicate_size.value_or(1) *
+         values.parallelism_config_dp_shard_size.value_or(1);
+}
+
+// A size on the command line needs no second flag, and sizes determine the
+// number of processes.
+void resolve_parallelism(ResolvedConfig& config) {
+  LaunchConfig& values = config.values;
+  for (const char* size : kParallelismSizes) {
+    if (config.kind_of(size) == SourceKind::kFlag) {
+      values.use_parallelism_config = true;
+      config.sources["use_parallelism_config"] = config.sources[size];
+    }
+  }
+  if (!values.use_parallelism_config || values.num_processes ||
+      parallel_processes(values) == 1) {
+    return;
+  }
+  values.num_processes = parallel_processes(values);
+  for (const char* size : kParallelismSizes) {
+    if (config.kind_of(size) >= config.kind_of("num_processes")) {
+      config.sources["num_processes"] = config.sources[size];
+    }
+  }
+}
+
 // A flag or a variable overrides what the file requests: `--multi_gpu` with a
 // file for another engine.
 void drop_overridden(ResolvedConfig& config) {
@@ -179,6 +210,23 @@ void check_sharding(const ResolvedConfig& config) {
   }
 }
 
+void check_parallelism(const ResolvedConfig& config) {
+  const LaunchConfig& values = config.values;
+  const int product = parallel_processes(values);
+  if (values.use_parallelism_config && product > 1 &&
+      values.num_processes != product) {
+    throw ConfigError(str_cat(
+        "[config] parallelism_config_dp_replicate_size times "
+        "parallelism_config_dp_shard_size is ",
+        product,
+        ", but ",
+        name_in_pair(config, "num_processes"),
+        " is ",
+        values.num_processes.value_or(1),
+        ". Use the same number for both"));
+  }
+}
+
 void check_machines(const ResolvedConfig& config) {
   const LaunchConfig& values = config.values;
   const auto hosts = static_cast<int>(values.hosts.size());
@@ -259,6 +307,7 @@ ResolvedConfig resolve_launch_config(
         ") means one process per GPU, or one on the CPU"));
   }
   settle_device(config);
+  resolve_parallelism(config);
   drop_overridden(config);
   note_unused_sharding(config, "use_fsdp", "FSDP");
   note_unused_sharding(config, "use_deepspeed", "DEEPSPEED");
@@ -286,6 +335,7 @@ void check_launchable(const ResolvedConfig& config) {
   }
   check_pairs(config);
   check_sharding(config);
+  check_parallelism(config);
   check_machines(config);
 }
 

@@ -49,6 +49,23 @@ bool settle_switch(
   });
 }
 
+template <class Count>
+Count settle_count(
+    const std::optional<Count>& code,
+    const EnvLookup& env,
+    const char* variable) {
+  return settle(
+      code,
+      env,
+      variable,
+      Count{1},
+      [](const std::string& text) {
+        const auto count = parse_number<Count>(text);
+        return count.value_or(0) >= 1 ? count : std::nullopt;
+      },
+      [](const std::string&) { return "a whole number of at least 1"; });
+}
+
 } // namespace
 
 bool RunSettings::cpu(const std::optional<bool>& code) const {
@@ -79,16 +96,21 @@ Precision RunSettings::mixed_precision(
 
 int64_t RunSettings::gradient_accumulation_steps(
     const std::optional<int64_t>& code) const {
-  return settle(
-      code,
-      env_,
-      variables::kGradientAccumulationSteps,
-      int64_t{1},
-      [](const std::string& text) {
-        const auto steps = parse_number<int64_t>(text);
-        return steps.value_or(0) >= 1 ? steps : std::nullopt;
-      },
-      [](const std::string&) { return "a whole number of at least 1"; });
+  return settle_count(code, env_, variables::kGradientAccumulationSteps);
+}
+
+MeshSizes RunSettings::parallelism(const MeshSizes& code) const {
+  if (code != MeshSizes() ||
+      !settle_switch(std::nullopt, env_, variables::kUseParallelismConfig)) {
+    return code;
+  }
+  const auto size = [&](const char* variable) {
+    return settle_count<int>(std::nullopt, env_, variable);
+  };
+  const MeshSizes sizes = {
+      .replicate = size(variables::kParallelismReplicate),
+      .shard = size(variables::kParallelismShard)};
+  return sizes.replicate == 1 && sizes.shard == 1 ? code : sizes;
 }
 
 } // namespace accelerate

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "accelerate/distributed/mesh_shape.h"
 #include "accelerate/process.h"
 #include "accelerate/training/precision_name.h"
 #include "core/base/internal.h"
@@ -29,6 +30,9 @@ class ACCELERATE_INTERNAL RunSettings {
   Precision mixed_precision(const std::optional<Precision>& code) const;
   /// Default: 1. A number from the code is not checked.
   int64_t gradient_accumulation_steps(const std::optional<int64_t>& code) const;
+  /// If the code leaves the default, the launcher's numbers of replicas and
+  /// shards; 1 stands for an unset one. Default: `MeshSizes()`.
+  MeshSizes parallelism(const MeshSizes& code) const;
   /// Whether to enable expensive checks; default: false.
   bool debug(const std::optional<bool>& code) const;
   /// Whether to report at the end what limits the speed; default: false.

@@ -48,7 +48,7 @@ LocalSGD::LocalSGD(
 
 LocalSGD::~LocalSGD() noexcept(false) {
   engine_->set_alone(false);
-  if (std::uncaught_exceptions() == num_exceptions_ &&
+  if (!is_abandoned_ && std::uncaught_exceptions() == num_exceptions_ &&
       num_steps_ % local_sgd_steps_ != 0) {
     average();
   }

@@ -219,7 +219,7 @@ void JoinGuard::leave() {
 }
 
 JoinGuard::~JoinGuard() noexcept(false) {
-  if (std::uncaught_exceptions() != num_exceptions_) {
+  if (is_abandoned_ || std::uncaught_exceptions() != num_exceptions_) {
     leave();
     return;
   }

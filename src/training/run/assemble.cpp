@@ -133,7 +133,10 @@ void refuse_unserved(const MeshSizes& sizes) {
   }
 }
 
-Mesh mesh_of(const ProcessGroup& group, const AcceleratorOptions& options) {
+Mesh mesh_of(
+    const ProcessGroup& group,
+    const AcceleratorOptions& options,
+    const RunSettings& settings) {
   const int stage = static_cast<int>(options.shard.stage);
   if (stage < 0 || stage > static_cast<int>(ShardStage::kParameters)) {
     throw ConfigError(str_cat(
@@ -141,7 +144,7 @@ Mesh mesh_of(const ProcessGroup& group, const AcceleratorOptions& options) {
         stage,
         ". Use a stage from 0 to 3"));
   }
-  auto sizes = options.parallelism;
+  auto sizes = settings.parallelism(options.parallelism);
   refuse_unserved(sizes);
   if (stage == 0 && sizes.shard > 1) {
     throw ConfigError(str_cat(
@@ -205,7 +208,7 @@ Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
     select_device(assembly.topology.local_rank, cpu);
     assembly.group = shared_connection(environment, options.connection, cpu);
   }
-  assembly.mesh = mesh_of(assembly.group, options);
+  assembly.mesh = mesh_of(assembly.group, options, settings);
   assembly.device = select_device(assembly.topology.local_rank, cpu);
   refuse_threads_on_one_device(assembly);
   assembly.precision = settings.mixed_precision(options.mixed_precision);
