@@ -97,6 +97,21 @@ TEST(EstimateMemory, SaysWhatEachStageTakes) {
           "in addition to its\nshard, each process holds several full copies "
           "of the largest shard unit (312.0 bytes) while it computes.\n"));
   EXPECT_EQ(estimate({folder.path(), "--num_processes", "1"}).exit_code, 2);
+
+  // Shards of a copy on 4 of 8 processes are as large as those on 4 processes.
+  const auto sharded = [&](std::vector<std::string> options) {
+    options.insert(options.begin(), folder.path());
+    options.emplace_back("--json");
+    const auto result = estimate(options);
+    return nlohmann::json::parse(result.out).at("sharding");
+  };
+  EXPECT_EQ(
+      sharded({"--num_processes", "8", "--num_replicas", "2"}),
+      sharded({"--num_processes", "4"}));
+  const auto uneven =
+      estimate({folder.path(), "--num_processes", "8", "--num_replicas", "3"});
+  EXPECT_EQ(uneven.exit_code, 2);
+  EXPECT_THAT(uneven.err, HasSubstr("a multiple of 3 for --num_processes"));
 }
 
 // 16 blocks of a MiB: shards of 8 processes are smaller than the whole.

@@ -25,6 +25,8 @@ struct EstimateOptions {
   bool as_json = false;
   /// For a sharded run; 0: none.
   int num_processes = 0;
+  /// Copies of the model; each is sharded over its share of the processes.
+  int num_replicas = 1;
 };
 
 // "417.65 MB": powers of 1024, two digits, no trailing zeros, as in the
@@ -142,7 +144,7 @@ std::string as_table(
 }
 
 std::string as_table(
-    int num_processes,
+    const EstimateOptions& options,
     const std::vector<ShardedEstimate>& estimates) {
   std::vector<Row> rows = {
       {"stage", "Parameters", "Gradients", "AdamW", "Together"}};
@@ -157,8 +159,12 @@ std::string as_table(
   return Table(
              str_cat(
                  "Training in float32 on each of ",
-                 num_processes,
-                 " processes, without activations"),
+                 options.num_processes,
+                 " processes",
+                 options.num_replicas > 1
+                     ? str_cat(" (", options.num_replicas, " replicas)")
+                     : std::string(),
+                 ", without activations"),
              std::move(rows))
       .str();
 }
@@ -188,7 +194,7 @@ nlohmann::ordered_json as_json(const std::vector<ShardedEstimate>& estimates) {
 std::string as_json(
     const ModelSizes& sizes,
     const std::vector<MemoryEstimate>& estimates,
-    int num_processes,
+    const EstimateOptions& options,
     const std::vector<ShardedEstimate>& sharding) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const auto& estimate : estimates) {
@@ -208,7 +214,8 @@ std::string as_json(
       {"largest_layers", sizes.largest_layers},
       {"estimates", std::move(rows)}};
   if (!sharding.empty()) {
-    out["num_processes"] = num_processes;
+    out["num_processes"] = options.num_processes;
+    out["num_replicas"] = options.num_replicas;
     out["sharding"] = as_json(sharding);
   }
   return out.dump(2) + '\n';
@@ -276,7 +283,22 @@ std::string explain_sharding(
       ") while it computes.\n");
 }
 
+void check_replicas(const EstimateOptions& options) {
+  if (options.num_replicas > 1 &&
+      options.num_processes % options.num_replicas != 0) {
+    throw ConfigError(str_cat(
+        "[estimate-memory] ",
+        options.num_processes,
+        " processes cannot hold ",
+        options.num_replicas,
+        " replicas of the same size. Use a multiple of ",
+        options.num_replicas,
+        " for --num_processes"));
+  }
+}
+
 void estimate(const EstimateOptions& options) {
+  check_replicas(options);
   const ModelSizes sizes = measure_model(find_model(options.path));
   std::vector<MemoryEstimate> estimates;
   for (const auto& dtype : options.dtypes) {
@@ -293,15 +315,16 @@ void estimate(const EstimateOptions& options) {
   std::vector<ShardedEstimate> sharding;
   if (options.num_processes > 0) {
     sharding = estimate_sharding(
-        sizes, MeshShape({.replicate = 1}, options.num_processes));
+        sizes,
+        MeshShape({.replicate = options.num_replicas}, options.num_processes));
   }
   if (options.as_json) {
-    std::cout << as_json(sizes, estimates, options.num_processes, sharding);
+    std::cout << as_json(sizes, estimates, options, sharding);
     return;
   }
   std::cout << as_table(options.path, estimates);
   if (!sharding.empty()) {
-    std::cout << as_table(options.num_processes, sharding)
+    std::cout << as_table(options, sharding)
               << explain_sharding(sizes, sharding);
   }
 }
@@ -331,6 +354,15 @@ void add_estimate_memory_command(CLI::App& app, int& /*exit_code*/) {
           "Also show per-process memory for each ZeRO stage with N processes")
       ->type_name("N")
       ->check(whole_number_from(2, 1'000'000));
+  command
+      ->add_option(
+          "--num_replicas,--num-replicas",
+          options->num_replicas,
+          "With --num_processes: number of copies of the model, each sharded "
+          "over its share of the processes (HSDP)")
+      ->type_name("N")
+      ->check(whole_number_from(1, 1'000'000))
+      ->needs("--num_processes");
   command->add_flag(
       "--json", options->as_json, "Print JSON, with sizes in bytes");
   command->callback([options] { estimate(*options); });
