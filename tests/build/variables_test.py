@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of environment variables appear only in src/core/base/variables.h, and once.
+"""Names of environment variables appear only in src/core/base/variables.h, and once. Python code
+spells some again, but reads none that is not there.
 
 Checks the string literals of include/, src/, cli/ and python/src: none may contain a name of that
 header, or read a variable that is not in it.
@@ -26,7 +27,41 @@ def texts(source):
             yield source.count("\n", 0, match.start()) + 1, text
 
 
+PYTHON_NAME = re.compile(r"""["']((?:ACCELERATE|FSDP|PARALLELISM_CONFIG)_[A-Z0-9_]*[A-Z0-9])["']""")
+# Not settings of a launch.
+ONLY_PYTHON = {
+    "ACCELERATE_BYPASS_DEVICE_MAP",
+    "ACCELERATE_CONFIG_DS_FIELDS",
+    "ACCELERATE_DEBUG_RDV_FILE",
+    "ACCELERATE_ENABLE_RICH",
+    "ACCELERATE_FP8_AMAX_COMPUTE_ALGO",
+    "ACCELERATE_FP8_BACKEND",
+    "ACCELERATE_FP8_ENABLE_FSDP_FLOAT8_ALL_GATHER",
+    "ACCELERATE_FP8_FORMAT",
+    "ACCELERATE_FP8_OPT_LEVEL",
+    "ACCELERATE_FP8_PAD_INNER_DIM",
+    "ACCELERATE_INIT_INCLUDE_BUFFERS",
+    "ACCELERATE_TORCH_DEVICE",
+    "ACCELERATE_USE_MEGATRON_LM",
+    "ACCELERATE_WORKER_FOLDER",
+    "PARALLELISM_CONFIG_CP_COMM_STRATEGY",
+}
+
+
+def python_violations(root):
+    known = {text for _, text in texts((root / TABLE).read_text())} | ONLY_PYTHON
+    used = {}
+    for path in sorted((root / "python/accelerate").rglob("*.py")):
+        for match in PYTHON_NAME.finditer(path.read_text()):
+            used.setdefault(match[1], path.relative_to(root))
+    for name in sorted(used.keys() - known):
+        yield f"{used[name]}: {name} is not in {TABLE}"
+    for name in sorted(ONLY_PYTHON - used.keys() if used else ()):
+        yield f"no Python code reads {name}; remove it from the list of this test"
+
+
 def violations(root):
+    yield from python_violations(root)
     names = [text for _, text in texts((root / TABLE).read_text())]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"{TABLE}: {name} stands there twice"
@@ -47,13 +82,14 @@ def violations(root):
                 yield f"{path.relative_to(root)}:{line}: reads a variable that {TABLE} does not name"
 
 
-def refuses(text):
+def refuses(text, name="src/planted.cpp"):
     """Whether a tree of the table and one source with this text is refused."""
     with tempfile.TemporaryDirectory() as folder:
         copy = pathlib.Path(folder)
         (copy / "src/core/base").mkdir(parents=True)
         shutil.copy(ROOT / TABLE, copy / TABLE)
-        (copy / "src/planted.cpp").write_text(text)
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_text(text)
         return bool(list(violations(copy)))
 
 
@@ -69,4 +105,6 @@ for planted in (
     assert refuses(planted), f"{planted} was not refused"
 for harmless in ('// Reads RANK and MASTER_PORT.', 'fail("no RANK here");', 'if (c == \'"\') {}'):
     assert not refuses(harmless), f"{harmless} was refused"
+planted = 'os.environ.get("ACCELERATE_BRAND_NEW")'
+assert refuses(planted, "python/accelerate/planted.py"), f"{planted} was not refused"
 print("every name stands once; planted ones are refused")

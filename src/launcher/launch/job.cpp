@@ -203,14 +203,21 @@ void Job::machine_lost(
 void Job::part_with(size_t machine, const std::string& what) {
   const int left = num_here() - (is_here(machine) ? 1 : 0);
   const int least = *options_.least_machines;
-  say_(str_cat(
-      what,
-      left >= least ? "; restarting all processes on "
-                    : str_cat("; at least ", least, " machines are needed, "),
-      left,
-      left >= least ? left == 1 ? " machine" : " machines"
-      : left == 1   ? " is left"
-                    : " are left"));
+  if (left >= least) {
+    say_(str_cat(
+        what,
+        "; restarting all processes on ",
+        left,
+        left == 1 ? " machine" : " machines"));
+  } else {
+    say_(str_cat(
+        what,
+        "; at least ",
+        least,
+        " machines are needed, ",
+        left,
+        left == 1 ? " is left" : " are left"));
+  }
   if (state_ == State::kRunning) {
     stop_all(SIGTERM, State::kRestarting);
   } else {
