@@ -144,7 +144,8 @@ int run(std::vector<std::string> arguments) {
   accelerate::use_readable_help(app);
   app.footer(
       "`accelerate COMMAND --help` shows the options of a command.\n"
-      "`accelerate` alone shows what is installed and what to try next.");
+      "`accelerate` without a command shows what is installed and suggests "
+      "next steps.");
   int exit_code = 0;
   for (const auto add_command : accelerate::kCommands) {
     add_command(app, exit_code);
@@ -196,6 +197,6 @@ int main(int argc, char** argv) {
   complain(
       std::string("cannot write to standard output") +
       (errno == 0 ? "" : std::string(" (") + std::strerror(errno) + ")") +
-      "; redirect it to a file or pipe that can be written");
+      "; redirect it to a writable file or pipe");
   return exit_code == 0 ? EX_IOERR : exit_code;
 }

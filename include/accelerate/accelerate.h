@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything a training loop needs, in one include.
+// Everything that a training loop needs, in one include.
 #pragma once
 
 #include "accelerate/accelerator.h"

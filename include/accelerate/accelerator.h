@@ -58,8 +58,8 @@ class StepState;
 ///       opt.zero_grad();
 ///     }
 ///
-/// Use it from one thread at a time. A process may have several, created in the
-/// same order on all ranks. All ranks must call the collectives.
+/// Use it from one thread at a time. A process may have several Accelerators,
+/// created in the same order on all ranks. All ranks must call the collectives.
 class ACCELERATE_API Accelerator {
  public:
   /// Throws `ConfigError` if environment variables contradict each other,
@@ -132,22 +132,22 @@ class ACCELERATE_API Accelerator {
   std::filesystem::path save_state(
       const std::filesystem::path& folder = {},
       const SaveStateOptions& options = {});
-  /// Where the step time of this thread went since the Accelerator was created.
-  /// Always measured: it costs a few clock reads per step.
+  /// How this thread has spent its step time since the Accelerator was created.
+  /// Always measured, at the cost of a few clock reads per step.
   ///
   ///     accelerator.print(accelerator.step_times().summary());
   StepTimes step_times() const;
   /// Blocks until asynchronous saves have finished. Rethrows the error of a
-  /// failed save once, here or in the next call that saves, loads or looks for
-  /// a checkpoint, or in `end_training`. The end of the program waits too, but
+  /// failed save once: here, in the next call that saves, loads or looks for a
+  /// checkpoint, or in `end_training`. The end of the program also waits, but
   /// can only print the error.
   void wait_for_save() const;
   /// Verifies a checkpoint, then restores the state of all objects. "latest"
   /// loads the newest checkpoint in the folder of
   /// `AcceleratorOptions::checkpoints` that is complete and intact on every
-  /// rank, unless a folder has that name; stderr names newer ones that are
-  /// damaged. The number of processes may differ from that at saving;
-  /// generators are then not restored, and stderr says so.
+  /// rank, unless a folder has that name. stderr names damaged newer
+  /// checkpoints. The number of processes may differ from the number at saving.
+  /// Generators are then not restored, and stderr says so.
   ///
   /// Collective. Each rank verifies what it loads, and no rank changes its
   /// state until all of them can load. If one cannot, all throw the same error,
@@ -156,15 +156,16 @@ class ACCELERATE_API Accelerator {
   /// if there is no checkpoint.
   void load_state(const std::filesystem::path& folder = "latest");
   /// The checkpoint that `load_state("latest")` would load, as far as this rank
-  /// can tell; empty if there is none. Ignores damaged and unfinished ones.
+  /// can tell; empty if there is none. Ignores damaged and unfinished
+  /// checkpoints.
   std::optional<std::filesystem::path> latest_checkpoint() const;
   /// Whether the run was asked to end soon, by SIGTERM or SIGUSR1 to any of its
   /// processes or to the launcher (for example because the machine is preempted
   /// or Slurm's time limit is near). Returns true on all ranks at the same
-  /// step. Collective. After the first call, the two signals no longer end the
-  /// process; a signal handler of the program stays installed. Before the first
-  /// call, a signal to the process ends it; one to the launcher is held back
-  /// until that call, for at most half of `--grace_seconds`.
+  /// step. Collective. After the first call, the two signals do not end the
+  /// process. Signal handlers of the program stay installed. Before the first
+  /// call, a signal to the process ends it. A signal to the launcher is held
+  /// back until that call, for at most half of `--grace_seconds`.
   ///
   ///     if (accelerator.should_stop()) {
   ///       accelerator.save_and_leave();
@@ -208,8 +209,8 @@ class ACCELERATE_API Accelerator {
 
   /// The scope of one micro-batch of these models. Gradients are synchronised
   /// and optimizers step in every `accumulation.num_steps`-th scope, and in the
-  /// last batch of the loader that feeds the step. That is the loader which
-  /// returned a batch last and whose loop is still running, so a nested
+  /// last batch of the loader that feeds the step. That is the loader that most
+  /// recently returned a batch and whose loop is still running, so a nested
   /// validation loop changes nothing.
   template <class... Modules>
   [[nodiscard]] AccumulateGuard accumulate(PreparedModel<Modules>&... models) {
@@ -235,8 +236,8 @@ class ACCELERATE_API Accelerator {
       PreparedModel<Modules>&... models) {
     return begin_join({&models.engine()...}, options);
   }
-  /// Makes the next backward average all gradients of `model`, even if its
-  /// forward ran under `no_sync`.
+  /// Makes the next backward pass average all gradients of `model`, even if its
+  /// forward pass ran under `no_sync`.
   template <class Module>
   void trigger_sync_in_backward(PreparedModel<Module>& model) {
     trigger_sync(model.engine());
@@ -271,8 +272,8 @@ class ACCELERATE_API Accelerator {
   /// Turns a step into CUDA graphs. The first calls with inputs of a shape run
   /// `function` eagerly (`CaptureOptions::num_warmup`); the next one records
   /// its work on the device as a graph. Every further call replays the graph:
-  /// the host only copies the inputs and launches it. Inputs of another shape
-  /// get their own graph.
+  /// the host only copies the inputs and launches it. Inputs of a different
+  /// shape get their own graph.
   ///
   ///     auto step = accelerator.capture([&](const Sample& batch) {
   ///       auto loss = torch::mse_loss(net(batch.x), batch.y);
@@ -290,7 +291,7 @@ class ACCELERATE_API Accelerator {
   /// counters, prints, `accumulate` and schedulers outside of it. Random
   /// numbers, learning rates, gradient accumulation and clipping behave as in
   /// an eager step. Weights and optimizer state must stay at their addresses,
-  /// and modules in their mode; `load_state` drops the graphs.
+  /// and modules must stay in their mode. `load_state` drops the graphs.
   ///
   /// If a step cannot be captured, one line on stderr says why and the function
   /// runs eagerly: on the CPU, with a backend other than NCCL for several
@@ -367,14 +368,14 @@ class ACCELERATE_API Accelerator {
   void print(const Values&... values) const {
     processes().print(values...);
   }
-  /// As `print`, but once per run (on the main process).
+  /// Like `print`, but once per run (on the main process).
   template <class... Values>
   void print_once(const Values&... values) const {
     processes().print_once(values...);
   }
   void wait_for_everyone() { processes().wait_for_everyone(); }
-  /// Lets the main process run the block first: the other ranks wait where the
-  /// guard is created until the main process destroys its own.
+  /// Lets the main process run the block first: the other ranks wait in the
+  /// constructor of the guard until the main process destroys its guard.
   [[nodiscard]] ProcessControl::FirstGuard main_process_first() {
     return processes().main_process_first();
   }
@@ -411,9 +412,9 @@ class ACCELERATE_API Accelerator {
   /// ranks. Resets the flag.
   bool check_trigger();
 
-  /// Finishes the trackers and leaves the group. Afterwards collectives of
-  /// several processes throw, also those of other Accelerators in this process,
-  /// because they share the group.
+  /// Finishes the trackers and leaves the group. Afterwards, collectives of
+  /// several processes throw, including those of other Accelerators in this
+  /// process, because these share the group.
   void end_training();
 
   // --- collectives on trees -------------------------------------------------
@@ -422,7 +423,7 @@ class ACCELERATE_API Accelerator {
   GatheredOf<T> gather(const T& value) const {
     return accelerate::all_gather(process_group(), value);
   }
-  /// As `gather`, but drops the samples that a loader repeated to fill up the
+  /// Like `gather`, but drops the samples that a loader repeated to fill up the
   /// last batch: over an epoch, each sample is gathered exactly once. Call it
   /// in the loop over a prepared loader, with values that have one row per
   /// sample of the batch. If a loader repeated a whole batch, as it does with
@@ -430,7 +431,7 @@ class ACCELERATE_API Accelerator {
   /// and tensors whose number of rows differs from the number of samples, are
   /// gathered whole; if the batch contains repeats, stderr warns once. A loss
   /// that was repeated `batch_size` times counts once per sample of a short
-  /// batch. Outside of loops nothing is dropped.
+  /// batch. Outside of loops, nothing is dropped.
   ///
   ///     for (auto& batch : eval_loader) {
   ///       auto [p, y] = accelerator.gather_for_metrics(
@@ -483,7 +484,7 @@ class ACCELERATE_API Accelerator {
   /// such as running means, may differ between forwards). Throws
   /// `MismatchError` on all ranks, naming the first tensor that differs and the
   /// ranks. Collective. Reads every weight; use it after changing weights by
-  /// hand. With `debug`, every 100th backward calls it.
+  /// hand. With `debug`, every 100th backward pass calls it.
   template <class Module>
   void check_ranks_equal(const PreparedModel<Module>& model) const {
     check_equal(*model.context());

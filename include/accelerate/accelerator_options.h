@@ -60,27 +60,28 @@ struct ACCELERATE_API AcceleratorOptions {
   AccumulationOptions accumulation = {};
   /// Enable expensive checks: raw collectives first compare operation, dtype
   /// and shape across ranks (`ProcessGroup::check_collectives`), and every
-  /// 100th backward compares the weights (`check_ranks_equal`). Default:
+  /// 100th backward pass compares the weights (`check_ranks_equal`). Default:
   /// ACCELERATE_DEBUG_MODE.
   std::optional<bool> debug = {};
   /// At the end of the run (`end_training`, or when the last handle is
-  /// destroyed), print on the main process's stderr what limits the speed of
-  /// its steps: `StepTimes::summary`. Default: ACCELERATE_STEP_SUMMARY, or
-  /// false.
+  /// destroyed), print what limits the speed of the steps
+  /// (`StepTimes::summary`) on the main process's stderr. Default:
+  /// ACCELERATE_STEP_SUMMARY, or false.
   std::optional<bool> step_summary = {};
   DdpOptions ddp = {};
   /// What is sharded across ranks. If `stage` is set, `ddp` is not used.
   ShardingOptions shard = {};
-  /// How many ranks differ in what. By default, `shard` takes all ranks if
-  /// models are sharded, else `replicate` does. With sharding, set `replicate`
-  /// to the number of copies of the model (HSDP): gathers stay within a copy,
-  /// and gradients are averaged over all. A process that trains alone has one
-  /// copy in one shard. `pipeline`, `context`, `sequence` and `tensor` above 1
-  /// throw `ConfigError`: no engine serves them yet.
+  /// The size of each dimension of the mesh of ranks. By default, all ranks
+  /// belong to `shard` if models are sharded, otherwise to `replicate`. With
+  /// sharding, set `replicate` to the number of copies of the model (HSDP):
+  /// gathers stay within a copy, and gradients are averaged over all. A process
+  /// that trains alone has one copy in one shard. `pipeline`, `context`,
+  /// `sequence` and `tensor` above 1 throw `ConfigError`, because no engine
+  /// supports them.
   MeshSizes parallelism = {};
   /// A custom engine. If set, `ddp` is not used.
   OwnEngine engine = {};
-  /// Who allocates the memory of parameters and gradients; torch by default.
+  /// The allocators of parameters and gradients; torch's by default.
   MemoryOptions memory = {};
   /// Options that override those of every prepared loader.
   DataLoaderConfiguration data_loader = {};

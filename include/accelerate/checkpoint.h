@@ -17,13 +17,13 @@ namespace accelerate {
 ///     accelerator.save_state(); // run/checkpoints/checkpoint_0
 struct ACCELERATE_API CheckpointOptions {
   /// The folder of the run. Checkpoints are its `checkpoints/checkpoint_N`; N
-  /// starts at 0 and is one more than the highest that exists.
+  /// starts at 0 and is one more than the highest existing number.
   std::filesystem::path folder = {};
-  /// How many of them are kept: when a new one is complete, the oldest are
+  /// How many checkpoints are kept: when a new one is complete, the oldest are
   /// deleted. All are kept by default. At least 1.
   std::optional<int64_t> total_limit = {};
-  /// One process of every machine writes the whole checkpoint; for machines
-  /// without a shared disk.
+  /// One process on every machine writes the whole checkpoint. Use this if the
+  /// machines share no disk.
   bool save_on_each_node = false;
 };
 

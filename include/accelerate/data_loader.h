@@ -18,8 +18,8 @@
 
 namespace accelerate {
 
-/// The part of a loader that does not depend on the type of its batches. Copies
-/// share the data set and the position.
+/// The base of loaders, which does not depend on the type of their batches.
+/// Copies share the data set and the position.
 class ACCELERATE_API AnyDataLoader {
  public:
   /// Batches per epoch on this rank (of the next epoch, if a `batch_sampler`
@@ -42,8 +42,8 @@ class ACCELERATE_API AnyDataLoader {
   /// remaining sample of the epoch is returned exactly once.
   /// (`IterableSharding::kSource` needs the same number of ranks, workers and
   /// the same batch size.) Map data sets do not read skipped samples; iterable
-  /// sources read and drop them. Throws `UsageError` if the state belongs to
-  /// another data set or order.
+  /// sources read and drop them. Throws `UsageError` if the state belongs to a
+  /// different data set or order.
   void load_state_dict(const StateDict& state);
 
   /// The state that checkpoints contain, for a `StateRegistry`. It contains a

@@ -22,9 +22,9 @@
 
 namespace accelerate {
 
-/// A data set with a size and samples by index. `collate.h` turns samples into
-/// batches. With worker threads, a loader calls `get` from several threads at
-/// once, so it must not modify shared members.
+/// A data set with a size, whose samples are read by index. `collate.h` turns
+/// samples into batches. With worker threads, a loader calls `get` from several
+/// threads at once, so it must not modify shared members.
 ///
 ///     struct Squares {
 ///       size_t size() const { return 100; }
@@ -137,7 +137,7 @@ class ACCELERATE_API TensorDataset {
   /// The row, as views of the columns. Throws `UsageError` if `index` is out of
   /// range.
   TensorRow get(int64_t index) const;
-  /// New tensors of `indices.size()` rows. Throws as `get`.
+  /// New tensors of `indices.size()` rows. Throws what `get` throws.
   TensorRow get_batch(std::span<const int64_t> indices) const;
 
  private:
@@ -147,7 +147,7 @@ class ACCELERATE_API TensorDataset {
 /// Two columns of equal length, as pairs: `auto& [input, target] = batch`.
 class ACCELERATE_API PairDataset {
  public:
-  /// Throws as `TensorDataset`.
+  /// Throws what `TensorDataset` throws.
   PairDataset(at::Tensor inputs, at::Tensor targets);
 
   size_t size() const { return columns_.size(); }

@@ -45,7 +45,7 @@ class ACCELERATE_API SystemError : public Error {
   using Error::Error;
 };
 
-/// A collective operation failed: another rank is gone or sent an invalid
+/// A collective operation failed: another rank has exited or sent an invalid
 /// reply.
 class ACCELERATE_API CommError : public Error {
  public:

@@ -16,8 +16,8 @@
 // count unless the loader repeated the whole batch, as it does with those of a
 // `BatchSampler`; if it repeated only some of the samples, `update` throws
 // `UsageError`. Scalars of a repeated batch do not count. `compute` is a
-// collective that changes nothing, and returns NaN if nothing was counted;
-// `reset` starts again.
+// collective that does not change the sums, and returns NaN if nothing was
+// counted; `reset` clears the sums.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -45,10 +45,10 @@ struct PretrainedOptions {
   /// Dtype of the weights: float32, bfloat16 or float16. Default: that of the
   /// configuration, else that of the first weight in the file, else float32.
   std::optional<at::ScalarType> dtype = {};
-  /// Reinitialise weights of other shapes (such as a head for other classes)
-  /// instead of failing.
+  /// Reinitialise weights whose shape differs (such as a head for different
+  /// classes) instead of failing.
   bool ignore_mismatched_sizes = false;
-  /// Print one line on stderr if weights are missing or not used.
+  /// Print one line on stderr if weights are missing or unused.
   bool warn = true;
 };
 
@@ -88,8 +88,7 @@ class ACCELERATE_API PretrainedModel : public torch::nn::Module {
  public:
   /// Throws `UsageError` for shapes that do not match, for more tokens than the
   /// model has positions and, on the CPU, for token ids and labels out of range
-  /// (on a GPU, which is not waited for, CUDA's device-side assertion aborts
-  /// the program).
+  /// (on a GPU, a device-side assertion of CUDA aborts the program).
   ModelOutput forward(
       const ModelInputs& inputs,
       const ForwardOptions& options = {});

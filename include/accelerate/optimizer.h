@@ -48,8 +48,8 @@ class ACCELERATE_API PreparedOptimizer {
   std::shared_ptr<OptimizerStep> step_;
 };
 
-/// Does not compile: torch's archives store state by position, which other
-/// engines and groups do not preserve.
+/// Does not compile: torch's archives store state by position, and other
+/// engines and groups do not preserve positions.
 template <std::same_as<PreparedOptimizer> Prepared>
 torch::serialize::OutputArchive& operator<<(
     torch::serialize::OutputArchive& archive,

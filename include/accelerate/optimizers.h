@@ -30,7 +30,7 @@
 
 namespace accelerate::optim {
 
-/// As `torch.optim.AdamW(fused=True)`: decoupled weight decay.
+/// Like `torch.optim.AdamW(fused=True)`: decoupled weight decay.
 struct ACCELERATE_API AdamWOptions {
   static constexpr const char* kName = "AdamW";
   double lr = 1e-3;
@@ -41,7 +41,7 @@ struct ACCELERATE_API AdamWOptions {
   bool maximize = false;
 };
 
-/// As `torch.optim.Adam(fused=True)`: weight decay is added to the gradient.
+/// Like `torch.optim.Adam(fused=True)`: weight decay is added to the gradient.
 struct ACCELERATE_API AdamOptions {
   static constexpr const char* kName = "Adam";
   double lr = 1e-3;
@@ -52,7 +52,7 @@ struct ACCELERATE_API AdamOptions {
   bool maximize = false;
 };
 
-/// As `torch.optim.SGD(fused=True)`.
+/// Like `torch.optim.SGD(fused=True)`.
 struct ACCELERATE_API SGDOptions {
   static constexpr const char* kName = "SGD";
   double lr = 1e-3;
@@ -64,7 +64,7 @@ struct ACCELERATE_API SGDOptions {
   bool maximize = false;
 };
 
-/// As `torch.optim.Adafactor`: state per row and per column instead of per
+/// Like `torch.optim.Adafactor`: state per row and per column instead of per
 /// weight.
 struct ACCELERATE_API AdafactorOptions {
   static constexpr const char* kName = "Adafactor";
@@ -80,7 +80,7 @@ struct ACCELERATE_API AdafactorOptions {
   bool maximize = false;
 };
 
-/// As `lion_pytorch.Lion`: updates by sign only.
+/// Like `lion_pytorch.Lion`: updates by sign only.
 struct ACCELERATE_API LionOptions {
   static constexpr const char* kName = "Lion";
   double lr = 1e-4;
@@ -92,7 +92,7 @@ struct ACCELERATE_API LionOptions {
 
 enum class MuonAdjustLr { kOriginal, kMatchRmsAdamW };
 
-/// As `torch.optim.Muon`: orthogonalised updates, for matrices only. Train
+/// Like `torch.optim.Muon`: orthogonalised updates, for matrices only. Train
 /// biases, norms and embeddings with a separate AdamW (`split_groups`).
 struct ACCELERATE_API MuonOptions {
   static constexpr const char* kName = "Muon";

@@ -16,8 +16,8 @@
 namespace accelerate {
 
 /// What `Accelerator::prepare` returns for a `torch::nn::Module`. Call it like
-/// the module's `forward`, with any arguments and result; reach everything else
-/// of the module with `->`. Copies share module and engine.
+/// the module's `forward`, with any arguments and result; use `->` for
+/// everything else of the module. Copies share module and engine.
 template <std::derived_from<torch::nn::Module> Module>
 class PreparedModel {
  public:
@@ -27,8 +27,8 @@ class PreparedModel {
       : module_(std::move(module)), context_(std::move(context)) {}
 
   /// Runs `forward` with the engine's callbacks and in the precision of the
-  /// run. The backward of a training forward averages gradients, so all ranks
-  /// must run it after each such forward.
+  /// run. The backward pass that follows a training forward pass averages
+  /// gradients, so all ranks must run it after each such forward pass.
   template <class... Args>
   auto operator()(Args&&... args) const {
     detail::ForwardScope scope(*context_);

@@ -53,7 +53,8 @@ struct ACCELERATE_API Starter {
   bool omits_local_rank_of_machines = false;
 };
 
-/// What the starter of this process (a launcher, MPI, Slurm) has set.
+/// The settings that the starter of this process (a launcher, MPI, Slurm) has
+/// passed.
 struct ACCELERATE_API ProcessEnvironment {
   ProcessTopology topology;
   Rendezvous rendezvous;

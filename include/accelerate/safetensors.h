@@ -68,8 +68,8 @@ ACCELERATE_API std::optional<Dtype> try_parse_dtype(std::string_view name);
 /// Bits per element: 4, 6, 8, 16, 32 or 64.
 ACCELERATE_API int dtype_bits(Dtype dtype);
 
-/// A named tensor whose bytes belong to someone else: a mapped file when
-/// reading, the caller when writing.
+/// A named tensor that does not own its bytes: they belong to a mapped file
+/// when reading, and to the caller when writing.
 ///
 /// `shape` counts elements, even for types smaller than a byte (torch's packed
 /// `float4_e2m1fn_x2` of shape {2, 3} is F4 of shape {2, 6} here). Empty for a

@@ -176,10 +176,10 @@ class ACCELERATE_API OptimizerToSchedule {
 /// share everything.
 ///
 /// With a prepared optimizer, `step` does nothing unless the latest
-/// `optimizer.step()` updated the weights, i.e. during gradient accumulation
-/// and after a skipped step. `save_state` saves the schedulers of prepared
-/// optimizers, also those created for the original optimizer and those that
-/// are never passed to `prepare`.
+/// `optimizer.step()` updated the weights. It therefore does nothing during
+/// gradient accumulation and after a skipped step. `save_state` saves the
+/// schedulers of prepared optimizers, including those created for the original
+/// optimizer and those that are never passed to `prepare`.
 class ACCELERATE_API Scheduler {
  public:
   /// Throws `UsageError` if the optimizer has no groups.
@@ -224,35 +224,36 @@ struct ACCELERATE_API SchedulerOptions {
   /// Cosine: number of waves, default 0.5. cosine_with_restarts: number of
   /// restarts, default 1.
   std::optional<double> num_cycles = {};
-  /// Of polynomial.
+  /// For polynomial.
   double lr_end = 1e-7;
   double power = 1;
-  /// Of inverse_sqrt; default: `num_warmup_steps`, or 10,000 without a warm-up.
+  /// For inverse_sqrt; default: `num_warmup_steps`, or 10,000 without a
+  /// warm-up.
   std::optional<int64_t> timescale = {};
-  /// Of the two cosine schedules with a minimum: as a rate or as a fraction of
-  /// the initial rate; set one of them.
+  /// For the two cosine schedules with a minimum: the minimum as a rate, or as
+  /// a fraction of the initial rate. Set one of them.
   std::optional<double> min_lr = {};
   std::optional<double> min_lr_rate = {};
-  /// Of cosine_warmup_with_min_lr.
+  /// For cosine_warmup_with_min_lr.
   std::optional<double> warmup_lr_rate = {};
-  /// Of warmup_stable_decay, which requires `num_decay_steps`. Types: "linear",
-  /// "cosine", "1-sqrt".
+  /// For warmup_stable_decay, which requires `num_decay_steps`. Types:
+  /// "linear", "cosine", "1-sqrt".
   std::optional<int64_t> num_decay_steps = {};
   std::optional<int64_t> num_stable_steps = {};
   std::string warmup_type = "linear";
   std::string decay_type = "cosine";
   double min_lr_ratio = 0;
-  /// Of reduce_lr_on_plateau.
+  /// For reduce_lr_on_plateau.
   ReduceLROnPlateau plateau = {};
-  /// Of greedy.
+  /// For greedy.
   GreedyLR greedy = {};
 };
 
 /// A schedule of transformers: linear, cosine, cosine_with_restarts,
 /// polynomial, constant, constant_with_warmup, inverse_sqrt,
 /// reduce_lr_on_plateau, cosine_with_min_lr, cosine_warmup_with_min_lr,
-/// warmup_stable_decay, greedy. Throws `UsageError` if the name is unknown, or
-/// a number is missing or negative.
+/// warmup_stable_decay, greedy. Throws `UsageError` if the name is unknown, a
+/// required number is missing, or a number is negative.
 ACCELERATE_API Schedule
 named_schedule(const std::string& name, const SchedulerOptions& options = {});
 ACCELERATE_API Scheduler get_scheduler(

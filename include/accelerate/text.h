@@ -31,8 +31,8 @@ class ACCELERATE_API InvalidUtf8Error : public Error {
   size_t position_;
 };
 
-/// A range of a text in code points, as in the Python package. Empty (0, 0) for
-/// tokens that are not in the text.
+/// A range of a text, counted in code points as in the Python package. Empty
+/// (0, 0) for tokens that are not in the text.
 struct ACCELERATE_API TextSpan {
   int32_t begin = 0;
   int32_t end = 0;
@@ -100,7 +100,8 @@ struct ACCELERATE_API Padding {
 struct ACCELERATE_API EncodeOptions {
   /// Apply the tokenizer's template ([CLS] ... [SEP]).
   bool add_special_tokens = true;
-  /// If unset, as the file says, like in Python. `kNone` disables truncation.
+  /// If unset, the setting of the file applies, as in Python. `kNone` disables
+  /// truncation.
   std::optional<Truncation> truncation = {};
   std::optional<Padding> padding = {};
   /// Threads of `encode_batch`, including the caller's; 0: one per core, fewer

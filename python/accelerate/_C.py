@@ -41,8 +41,8 @@ def _load() -> ModuleType:
         if not supported:
             running = ".".join(map(str, sys.version_info[:2]))
             raise _refuse(
-                f"was installed for another version of Python, not for {running}. Use that Python, "
-                f"or install accelerate again with {sys.executable} -m pip"
+                f"was installed for a different version of Python than {running}. Use that "
+                f"version, or install accelerate again with {sys.executable} -m pip"
             )
         raise _refuse(
             f"supports torch {supported}, but torch {torch.__version__} is installed. Install a "
@@ -53,9 +53,9 @@ def _load() -> ModuleType:
     cuda = torch.version.cuda
     if cuda and engine.cuda_version not in (0, int(cuda.split(".")[0])):
         raise _refuse(
-            f"supports torch for CUDA {engine.cuda_version} or CPU, but this torch is for CUDA "
-            f"{cuda}. Install a matching torch, or build accelerate with the installed one (pip "
-            "install .)"
+            f"supports torch builds for CUDA {engine.cuda_version} or the CPU, but the installed "
+            f"torch is built for CUDA {cuda}. Install a matching torch, or build accelerate with "
+            "the installed one (pip install .)"
         )
     return engine
 

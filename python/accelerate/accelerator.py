@@ -284,7 +284,7 @@ class Accelerator(Configuration, Processes):
         self._run.set_trigger()
 
     def check_trigger(self) -> bool:
-        """Whether any process has set the flag since the last check; all must call it."""
+        """Whether any process has set the flag since the last check; all processes must call it."""
         return self._run.check_trigger()
 
     def end_training(self) -> None:
@@ -307,8 +307,8 @@ class Accelerator(Configuration, Processes):
         in the same order, or the object itself if there is only one. Other objects are returned
         unchanged; preparing twice has no effect. Process 0's weights are broadcast to all.
 
-        `fuse` replaces operators in models of transformers by those of `accelerate.kernels`, with
-        the same results up to rounding. See docs/guide_python.md."""
+        `fuse` replaces operators in transformers models by those of `accelerate.kernels`, with the
+        same results up to rounding. See docs/guide_python.md."""
         if device_placement is None:
             placements: list[bool | None] = [None] * len(args)
         elif len(device_placement) == len(args):
@@ -573,7 +573,7 @@ class Accelerator(Configuration, Processes):
     def unwrap_model(
         self, model: Any, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True
     ) -> Any:
-        """The module that was prepared; calls of it do not communicate."""
+        """The module that was prepared; calls to it do not communicate."""
         return extract_model_from_parallel(model, keep_fp32_wrapper, keep_torch_compile)
 
     def free_memory(self, *objects: Any) -> list[None]:
@@ -602,7 +602,7 @@ class Accelerator(Configuration, Processes):
         """Use it instead of `loss.backward(**kwargs)`: averages the gradients of prepared models
         over processes.
 
-        `weight` is the number of samples or tokens the loss is the mean of. Micro-batches and
+        `weight` is the number of samples or tokens that the loss is the mean of. Micro-batches and
         processes are weighted by it, so the update is that of one big batch, even if they differ in
         size. Pass it for all losses of an update on all processes, or for none."""
         if "scale_wrt_gas" in kwargs and self.deepspeed_plugin is not None:
@@ -695,7 +695,8 @@ class Accelerator(Configuration, Processes):
 
     @staticmethod
     def trigger_sync_in_backward(model: Any) -> AbstractContextManager[None]:
-        """Makes the next backward average gradients, even if the forward ran in `no_sync`."""
+        """Makes the next backward pass average gradients, even if the forward pass ran in
+        `no_sync`."""
         for context in _contexts([model]):
             context.sync_next_backward()
         return nullcontext()
@@ -757,9 +758,9 @@ class Accelerator(Configuration, Processes):
         return operations.gather(tensor)
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
-        """As `gather`, but drops the samples that a loader repeated to fill up the last batch: over
-        an epoch, each sample is gathered exactly once. Values with as many rows as the batch has
-        samples have one row per sample. Copies of one value, as many as the samples of a full
+        """Like `gather`, but drops the samples that a loader repeated to fill up the last batch:
+        over an epoch, each sample is gathered exactly once. Values with as many rows as the batch
+        has samples have one row per sample. Copies of one value, as many as the samples of a full
         batch, count once per sample of a short one. Other values are gathered whole, except those
         of a batch that was repeated as a whole. Values that are not tensors are gathered as
         objects, from a list with one per sample; so are lists without tensors, whose samples may
@@ -905,7 +906,7 @@ class Accelerator(Configuration, Processes):
     log = part_method("_trackers", Trackers.log)
 
     def step_times(self) -> _C.StepTimes:
-        """Where the step time of this thread went since the Accelerator was created: `sum` over
+        """How this thread has spent its step time since the Accelerator was created: `sum` over
         `num_steps` steps and the `last` ones, by part, in seconds of the host's clock. `summary()`
         describes what limits the speed."""
         return self._run.report.step_times()
@@ -951,9 +952,9 @@ def _load_accelerator(arguments: dict[str, Any], of_state: dict[str, Any]) -> Ac
 
 
 def _move(model: torch.nn.Module, device: torch.device, with_parameters: bool = True) -> None:
-    """As `model.to(device)`, but keeps parameter objects on every kind of device: optimizers refer
-    to them, and torch creates new ones for kinds that it does not list. Without parameters, moves
-    only buffers."""
+    """Like `model.to(device)`, but keeps parameter objects on every kind of device: optimizers
+    refer to them, and torch creates new ones for kinds that it does not list. Without parameters,
+    moves only buffers."""
     if not with_parameters:
         # Calls the module's own method, which may move more than torch knows about.
         model._apply(lambda t: t if isinstance(t, torch.nn.Parameter) else t.to(device))

@@ -257,7 +257,7 @@ def _put_generators(saved: dict[str, Any]) -> None:
     else:
         _debug.warn(
             f"[load_state] The checkpoint has random number generators for {len(saved[name])} "
-            f"devices, but this machine has {module.device_count()}. The generators of its "
+            f"devices, but this machine has {module.device_count()}. The generators of these "
             "devices keep their current state",
             stacklevel=4,
         )

@@ -57,7 +57,7 @@ def prepare_data_loader(
     `split_batches`: split each batch into one part per process, instead of one batch for each.
     `dispatch_batches`: process 0 reads for all; None means only for iterable data sets that are
     moved to a device. `even_batches`: fill up the end with samples from the beginning, so that all
-    processes get equally many. `use_seedable_sampler`: shuffle only by `data_seed` and epoch;
+    processes get the same number. `use_seedable_sampler`: shuffle only by `data_seed` and epoch;
     process 0's seed is used, so all processes must prepare such a loader together.
 
     A subclass of `DataLoader` is rebuilt from its settings, and the object's attributes are copied;
@@ -72,7 +72,7 @@ def prepare_data_loader(
     if dispatch_batches and not put_on_device:
         raise UsageError(
             "[prepare_data_loader] dispatch_batches=True does not work with put_on_device=False, "
-            "because process 0 sends batches to devices. Leave put_on_device on"
+            "because process 0 sends batches to devices. Pass put_on_device=True"
         )
     state = PartialState()
     num_processes = state.num_processes if num_processes is None else num_processes
@@ -221,7 +221,7 @@ def _keep_what_the_user_added(dataloader: DataLoader, prepared: DataLoader) -> N
     if all(type(dataloader).__iter__ is not kind.__iter__ for kind in kinds):
         _debug.warn(
             "[prepare_data_loader] The prepared loader does not call the __iter__ of "
-            f"{type(dataloader).__name__}. Move what it does into the dataset or the collate_fn",
+            f"{type(dataloader).__name__}. Move its code into the dataset or the collate_fn",
             stacklevel=4,
         )
 

@@ -22,7 +22,7 @@ class DataError(AccelerateError):
 
 
 class CommError(AccelerateError):
-    """A collective operation failed: another process is gone or sent an invalid reply."""
+    """A collective operation failed: another process has exited or sent an invalid reply."""
 
 
 class CommTimeoutError(CommError, TimeoutError):

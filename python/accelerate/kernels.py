@@ -68,7 +68,7 @@ def cross_entropy(
 def layer_norm(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = 1e-5
 ) -> torch.Tensor:
-    """Layer norm over the last dimension, with a backward in one pass."""
+    """Layer norm over the last dimension. Its backward takes one pass over memory."""
     return torch.ops.accelerate.layer_norm(x, weight, bias, eps)
 
 
@@ -107,8 +107,8 @@ def add_dropout_layer_norm_twice(
     p: float = 0.0,
     eps: float = 1e-5,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The layer norm of `add_dropout_layer_norm` twice, once for each of two consumers. Their
-    gradients are added in the pass of backward. Both share memory: modify neither in place."""
+    """The layer norm of `add_dropout_layer_norm` twice, once for each of two consumers. The
+    backward pass adds their gradients. Both share memory: modify neither in place."""
     return torch.ops.accelerate.add_dropout_layer_norm_twice(
         residual, branch, branch_bias, weight, bias, p, eps
     )
@@ -225,5 +225,5 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 
 
 def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """`silu(gate) * up`, of one dtype and shape."""
+    """`silu(gate) * up`, of the same dtype and shape."""
     return torch.ops.accelerate.swiglu(gate, up)

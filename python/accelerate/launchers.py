@@ -80,7 +80,7 @@ def debug_launcher(
 ) -> Any:
     """Calls `function(*args)` on connected CPU processes, for tests.
 
-    As `notebook_launcher`, but never on a GPU, in this process or in mixed precision.
+    Like `notebook_launcher`, but never on a GPU, in this process or in mixed precision.
     """
     _check_call("debug_launcher", function, args)
     flags = ["--num_processes", str(num_processes), "--cpu", "--mixed_precision", "no"]
@@ -183,8 +183,8 @@ def _settle_number(wanted: int | None, num_gpus: int) -> int:
         raise ValueError(
             f"[{_WHERE}] num_processes is {wanted!r}, expected "
             + (
-                f"1 to {num_gpus}, one per GPU. Pass another number, or set ACCELERATE_USE_CPU=1 to "
-                "train on the CPU"
+                f"1 to {num_gpus}, one per GPU. Pass a number in this range, or set "
+                "ACCELERATE_USE_CPU=1 to train on the CPU"
                 if num_gpus
                 else "a whole number of at least 1"
             )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 class LocalSGD:
     """Inside the block, gradients of the model stay local and every process trains on its own.
-    After every `local_sgd_steps` calls of `step`, and at the end, trained parameters are averaged
+    After every `local_sgd_steps` calls to `step`, and at the end, trained parameters are averaged
     over processes:
 
         with LocalSGD(accelerator=accelerator, model=model, local_sgd_steps=8) as local_sgd:

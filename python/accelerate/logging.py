@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log messages of a run of several processes."""
+"""Logging in runs with several processes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class MultiProcessAdapter(logging.LoggerAdapter):
 
 
 def get_logger(name: str, log_level: str | None = None) -> MultiProcessAdapter:
-    """The logger of this name for runs of several processes (docs/guide_python.md).
+    """The logger of this name for runs with several processes (docs/guide_python.md).
 
     `log_level`, or the variable ACCELERATE_LOG_LEVEL, sets the level of this logger and of the root
     logger; with neither, levels are unchanged.

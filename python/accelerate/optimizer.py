@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A prepared optimizer. C++ decides whether a call of `step` updates weights."""
+"""A prepared optimizer. C++ decides whether a call to `step` updates weights."""
 
 from __future__ import annotations
 
@@ -289,8 +289,8 @@ class _Adapter:
                 f"{self._kind}"
             )
             if OWN not in flat or not self._can_step_with(self._unflattened(names, flat)):
-                raise UsageError(f"{what}. Load it into the kind of optimizer that saved it")
-            _debug.warn(f"{what}. State that the two do not share is lost", stacklevel=2)
+                raise UsageError(f"{what}. Load it into an optimizer of the same type")
+            _debug.warn(f"{what}. State that the two optimizers do not share is lost", stacklevel=2)
         groups = self._optimizer.param_groups
         indices = iter(range(len(names)))
         own = [{names[next(indices)] for _ in group["params"]} for group in groups]

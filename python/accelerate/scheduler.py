@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A prepared scheduler. C++ decides how often a call of `step` advances it."""
+"""A prepared scheduler. C++ decides how often a call to `step` advances it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def check_state(scheduler: Any, shared: dict[str, Any], state: dict[str, Any]) -
     if saved != own:
         _debug.warn(
             f"[load_state] The saved state belongs to {saved}, but this schedule is {own}. State "
-            "that the two do not share is lost",
+            "that the two schedules do not share is lost",
             stacklevel=2,
         )
 

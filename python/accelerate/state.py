@@ -506,8 +506,8 @@ class AcceleratorState:
         accelerator = self.accelerator()
         if accelerator is None:
             raise UsageError(
-                "[AcceleratorState] The Accelerator of this process no longer exists. Keep it "
-                "alive while you use the objects that it has prepared"
+                "[AcceleratorState] The Accelerator of this process no longer exists. Keep the "
+                "Accelerator alive while you use the objects that it prepared"
             )
         return accelerator._run
 

@@ -714,7 +714,7 @@ class JsonLinesTracker(GeneralTracker):
         except OSError as error:
             self._warn_once(
                 f"[tracker jsonl] Cannot write {self.path}: {error.strerror}. The run continues "
-                "without it, and further failures are not shown"
+                "without this tracker, and further failures are not shown"
             )
 
     def _warn_once(self, message: str) -> None:

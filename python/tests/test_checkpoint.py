@@ -928,4 +928,4 @@ def test_a_process_that_is_killed_while_it_saves_leaves_the_checkpoint_before(
     accelerator, *_ = make(project_dir="run")
     latest, said = accelerator._run.checkpoints.latest_of_all("run/checkpoints")
     assert latest == f"run/checkpoints/checkpoint_{loaded}", said
-    assert loaded == 1 or "the part of rank 1 was not finished" in said[0]
+    assert loaded == 1 or "the data of rank 1 was not fully written" in said[0]

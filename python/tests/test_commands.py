@@ -67,7 +67,7 @@ def test_the_parser_has_every_flag_that_the_document_of_the_program_lists() -> N
 
 def test_the_help_has_the_groups_and_the_words_of_the_program() -> None:
     text = launch_command_parser().format_help()
-    for part in ("Several machines", "--num_processes", "training_script", "Processes to start"):
+    for part in ("Several machines", "--num_processes", "training_script", "Total number of"):
         assert part in text
     assert "parent_folder" not in text and "=false" not in text
 

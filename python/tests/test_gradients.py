@@ -800,7 +800,7 @@ def test_ranks_that_train_differently_are_named(tmp_path):
     """
     for accumulation, metric, kept, cleared, second in ranks.run_ours(STRATEGIES + script, tmp_path):
         assert accumulation == (
-            "[backward] Ranks left out backward() at the end of gradient accumulation a different "
+            "[backward] Ranks skipped backward() at the end of gradient accumulation a different "
             "number of times: 0 times on rank 0 but 1 time on rank 1, so they accumulate different "
             "micro-batches. Skip a micro-batch on all ranks or on none. load_state() makes the ranks "
             "equal again"
@@ -809,7 +809,7 @@ def test_ranks_that_train_differently_are_named(tmp_path):
             "[backward] The learning rates of the optimizer differ between ranks: 0.01 on rank 1 but "
             "0.1 on rank 0 "
         )
-        assert "zero_grad() of the optimizer was called between the last two backwards on" in kept
+        assert "zero_grad() of the optimizer was called between the last two backward passes on" in kept
         assert kept.endswith(": called on rank 0 but not on rank 1. Call it on all ranks or on none")
         assert "step() after zero_grad() a different number of times: 0 times on rank 0" in cleared
         assert "Ranks called step() of the optimizer a different number of times: 0 times" in second
@@ -837,8 +837,8 @@ def test_an_unused_parameter_gets_a_hint_in_python(tmp_path):
     """
     for said in ranks.run_ours(script, tmp_path):
         assert said == (
-            "[forward] 'b.weight', 'b.bias' received no gradient in the last backward. Use it in the "
-            "loss, freeze it, or pass DistributedDataParallelKwargs(find_unused_parameters=True)"
+            "[forward] 'b.weight', 'b.bias' received no gradient in the last backward pass. Use it in "
+            "the loss, freeze it, or pass DistributedDataParallelKwargs(find_unused_parameters=True)"
         )
 
 

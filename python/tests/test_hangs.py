@@ -223,7 +223,7 @@ except CommError as error:
     said = (tmp_path / "said").read_text()
     assert re.fullmatch(
         rf"\[{name}\] Another rank exited during collective \d+ on rank 0 \(script\.py:\d+\)\. Its "
-        r"error is above. If there is none, that rank left a loop early \([^\n]+\)\n",
+        r"error is above. If there is no error, that rank left a loop early \([^\n]+\)\n",
         said,
     ), said
     assert said.count("Another rank") == 1, said

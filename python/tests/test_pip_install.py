@@ -189,8 +189,8 @@ def test_an_unknown_torch_is_refused_in_one_line(programs):
         said[0],
     )
     if torch.version.cuda:
-        assert re.match(r"accelerate \S+ supports torch for CUDA \d+ or CPU, but ", said[1])
-        assert "this torch is for CUDA 8.0" in said[1]
+        assert re.match(r"accelerate \S+ supports torch builds for CUDA \d+ or the CPU, but ", said[1])
+        assert "the installed torch is built for CUDA 8.0" in said[1]
 
 
 def test_an_engine_for_another_python_is_refused_in_one_line(programs, tmp_path):
@@ -205,7 +205,7 @@ def test_an_engine_for_another_python_is_refused_in_one_line(programs, tmp_path)
             print(error)
     """
     said = run(programs, "python", "-c", textwrap.dedent(code))
-    assert re.match(r"accelerate \S+ was installed for another version of Python, not for 3\.", said)
+    assert re.match(r"accelerate \S+ was installed for a different version of Python than 3\.", said)
 
 
 def test_programs_outside_of_the_environment_use_the_python_that_installed_them(programs, tmp_path):

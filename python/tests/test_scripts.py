@@ -207,8 +207,8 @@ def test_a_loop_that_one_rank_leaves_early_is_named(tmp_path):
     assert "[launch] Rank 0 failed with exit code 1" in result.stderr
     assert re.search(
         r"accelerate\.errors\.CommError: \[backward\] Another rank exited during collective \d+ on "
-        r"rank 0 \(script\.py:\d+\)\. Its error is above\. If there is none, that rank left a loop early "
-        r"\([^\n]+\)\n\Z",
+        r"rank 0 \(script\.py:\d+\)\. Its error is above\. If there is no error, that rank left a loop "
+        r"early \([^\n]+\)\n\Z",
         result.stderr,
     ), result.stderr
 

@@ -27,7 +27,8 @@ void check(const GenerateOptions& options) {
     refuse(
         "temperature",
         options.temperature,
-        "a number above 0. Leave out do_sample to get the most likely tokens");
+        "a number above 0. Leave out do_sample to generate the most likely "
+        "tokens");
   }
   if (options.do_sample && options.top_k < 0) {
     refuse("top_k", options.top_k, "a number of tokens, or 0 for all");

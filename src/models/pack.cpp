@@ -41,9 +41,8 @@ void check_padded(const ModelInputs& padded) {
           name,
           " is on ",
           field.device(),
-          ", but pack() works only on the CPU. Call it in the collate function "
-          "of "
-          "the loader"));
+          ", but pack() works only on the CPU. Call pack() in the loader's "
+          "collate function"));
     }
     const bool is_label = &field == &padded.labels;
     const bool fits = is_label ? field.dim() > 0 && field.size(0) == ids.size(0)

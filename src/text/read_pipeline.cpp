@@ -157,8 +157,7 @@ void read_pre_tokenizer(const JsonPart& part, TokenizerParts& parts) {
   const bool is_bpe = std::holds_alternative<ByteBpeModel>(parts.model);
   if (part.is_null()) {
     part.refuse(
-        "is null, which is not supported, because such a tokenizer does not "
-        "split words");
+        "is null, but tokenizers that do not split words are not supported");
   }
   const std::string& type = part.type();
   const bool is_bert = type == "BertPreTokenizer";

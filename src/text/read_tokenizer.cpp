@@ -150,7 +150,8 @@ void add_tokens(
           name,
           ": The added token '",
           content,
-          "' equals another one after normalization. Remove one of them"));
+          "' equals another added token after normalization. Remove one of "
+          "them"));
     }
   }
 }

@@ -21,7 +21,7 @@ cut(const Truncation& truncation, size_t size, size_t length) {
     throw UsageError(str_cat(
         "[Tokenizer::encode] truncation.stride is ",
         stride,
-        ". It must be smaller than ",
+        ". Pass a stride smaller than ",
         length,
         ", the number of tokens that truncation keeps"));
   }

@@ -283,18 +283,18 @@ TEST(CheckpointFolder, IsIncompleteWithoutPartOfRankThatHadBegun) {
       EXPECT_EQ(missing_part(target), "") << "main process alone";
       place = begin();
     }
-    EXPECT_THAT(missing_part(target), HasSubstr("the part of rank 2"));
+    EXPECT_THAT(missing_part(target), HasSubstr("the data of rank 2"));
     place.reset(); // as if it had failed
-    EXPECT_THAT(missing_part(target), HasSubstr("the part of rank 2"));
+    EXPECT_THAT(missing_part(target), HasSubstr("the data of rank 2"));
     std::vector<std::string> said;
     const auto listen = [&](const std::string& line) { said.push_back(line); };
     EXPECT_THAT(complete_checkpoints(folder.path(), listen), ElementsAre());
-    EXPECT_THAT(said, ElementsAre(HasSubstr("the part of rank 2")));
+    EXPECT_THAT(said, ElementsAre(HasSubstr("the data of rank 2")));
     // A later save removes what the rank has left, but not the mark.
     save(folder.path() / "other", 2);
     EXPECT_THAT(
         names_in(folder.path()), UnorderedElementsAre("state", "other"));
-    EXPECT_THAT(missing_part(target), HasSubstr("the part of rank 2"));
+    EXPECT_THAT(missing_part(target), HasSubstr("the data of rank 2"));
     save_rank(target, 1, 2);
     EXPECT_EQ(missing_part(target), "");
     EXPECT_EQ(names_in(target).size(), 5u) << "no mark is left";
@@ -313,7 +313,7 @@ TEST(CheckpointFolder, SaysHowToLoadItWithoutPartOfKilledRank) {
       problem,
       HasSubstr(
           ", or delete '" + left.string() + "' and '" + mark.string() +
-          "' to load it without this part"));
+          "' to load it without this data"));
   fs::remove(mark);
   EXPECT_THAT(
       missing_part(target),

@@ -192,8 +192,8 @@ TEST(Mistakes, GetOneSentenceWithAnAction) {
        "[config] --cpu and --multi_gpu contradict each other: use only one of "
        "them"},
       {"launch --num_machines 3 --num_processes 2 --main_process_ip a x",
-       "[launch] --num_processes 2 cannot be divided over 3 machines. It is "
-       "the total over all machines, so use a multiple of 3"},
+       "[launch] --num_processes 2 cannot be divided over 3 machines. The "
+       "number is the total over all machines, so use a multiple of 3"},
       {"watch --prt 3 runs", "unknown option '--prt'; did you mean '--port'?"},
       {"watch --port x runs",
        "--port must be a whole number from 0 to 65535, not 'x'"},

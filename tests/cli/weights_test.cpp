@@ -269,10 +269,10 @@ TEST(MergeWeights, RunsNothingOfAPickle) {
       {"\x80\x02.", "reads more values than it contains"},
       {"\x80\x02h\x07.", "refers to a value that it has not stored"},
       {"\x80\x02X\xff\xff\xff\xff.", "ends too early"},
-      {"\x80\x02N.", "has a different object instead of"},
+      {"\x80\x02N.", "has an unexpected object instead of"},
       // os.system(command)
       {"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c" + size + command + "\x85R.",
-       "has a different object instead of"},
+       "has an unexpected object instead of"},
   };
   for (const auto& [bytes, part] : cases) {
     folder.write(".metadata", bytes);

@@ -285,7 +285,7 @@ TEST_F(TextFile, NamesTheLineOfAMalformedCsvRow) {
       csv_says("a.csv:4: This row has 3 fields, but the first row has 2"));
   EXPECT_THAT(
       [&] { csv("a,b\n1,2\n1,\"x\ny\n"); },
-      csv_says("a.csv:3: A quoted field of this record is never closed"));
+      csv_says("a.csv:3: A quoted field in this record is never closed"));
   EXPECT_THAT(
       [&] { csv("a\n\"x\"y\n"); },
       csv_says("a.csv:2: 'y' follows a quoted field"));

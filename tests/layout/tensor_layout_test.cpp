@@ -260,7 +260,7 @@ TEST(TensorLayout, ThatDoesNotFitIsRefused) {
   refuses({{kTensor, DimShard{0, {5, -1}}}}, "do not divide");
   refuses(
       {{kShard, FlatShard{1, 12}}},
-      "2 shares of 12 elements cannot store 24 elements from position 1");
+      "2 shards of 12 elements cannot hold 24 elements from position 1");
   refuses({{kShard, FlatShard{-1, 40}}}, "from position -1");
   refuses(
       {{kShard, FlatShard{0, 12}}, {kTensor, DimShard{0, {}}}},

@@ -178,8 +178,9 @@ TEST(Hang, TellsASlowRankFromAMissingOne) {
           {waiting(0, "barrier", 3), elsewhere(1, Part::kForward, 0.3)},
           {},
           10),
-      HasSubstr("rank 1: in a forward; collective 2 was its last; slow, not "
-                "missing: it last made progress 0.3 s ago"));
+      HasSubstr(
+          "rank 1: in a forward pass; collective 2 was its last; slow, not "
+          "missing: it last made progress 0.3 s ago"));
 }
 
 TEST(Hang, ShowsRanksApartThatCameToOnePlaceByDifferentLines) {

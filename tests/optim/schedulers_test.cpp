@@ -431,7 +431,7 @@ TEST(Scheduler, ReportsBadUseInOneLine) {
       getting("inverse_sqrt", {.timescale = 0}), throws("timescale = 0"));
   EXPECT_THAT(
       getting("polynomial", {.num_training_steps = 9, .lr_end = 1}),
-      throws("lr_end = 1. It must be less than the optimizer's learning rate "
+      throws("lr_end = 1. Pass a value below the optimizer's learning rate "
              "0.01"));
   EXPECT_THAT(
       getting("polynomial", {.num_warmup_steps = 9, .num_training_steps = 9}),

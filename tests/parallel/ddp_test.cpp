@@ -145,10 +145,10 @@ TEST(Ddp, NamesTheParametersThatGotNoGradient) {
     accelerator.backward(net(1.0, /*use_b=*/false));
     EXPECT_THAT(
         [&] { net(1.0); },
-        ThrowsMessage<UsageError>(
-            AllOf(HasSubstr("[forward] 'b' received no gradient in the last "
-                            "backward. Use it in the loss, freeze it, or set "
-                            ".ddp.find_unused_parameters = true"))));
+        ThrowsMessage<UsageError>(AllOf(
+            HasSubstr("[forward] 'b' received no gradient in the last "
+                      "backward pass. Use it in the loss, freeze it, or set "
+                      ".ddp.find_unused_parameters = true"))));
   });
 }
 
@@ -922,7 +922,7 @@ TEST(Ddp, NamesParametersWithoutGradientsInTheNextAccumulation) {
     EXPECT_THAT(
         [&] { train(true); },
         ThrowsMessage<UsageError>(
-            HasSubstr("'b' received no gradient in the last backward")));
+            HasSubstr("'b' received no gradient in the last backward pass")));
   });
 }
 

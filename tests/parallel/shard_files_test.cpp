@@ -327,7 +327,7 @@ TEST(MergeWeights, RefusesStatesThatAreDamagedInOneLine) {
   folder.write("state/rank_1-at-0.json", text.substr(0, text.size() / 2));
   expect_refusal("is truncated");
   fs::remove(place);
-  expect_refusal("because the parts of these ranks are missing: 1");
+  expect_refusal("because the data of these ranks is missing: 1");
   folder.write("state/rank_1-at-0.json", text);
   // The checkpoint's own model.safetensors contains the common tensors.
   const auto own = read_file(state / "model.safetensors");

@@ -228,8 +228,8 @@ TEST(Checkpoint, OfAWeightThatIsUsedTwiceIsRefusedUnlessTheGraphIsStatic) {
           if (stage == ShardStage::kNone && !is_static) {
             EXPECT_THAT(
                 [&] { gradient(true); },
-                ThrowsMessage<UsageError>(
-                    HasSubstr("received a second gradient in one backward")));
+                ThrowsMessage<UsageError>(HasSubstr(
+                    "received a second gradient in one backward pass")));
           } else {
             EXPECT_LT(
                 (gradient(true) - gradient(false)).abs().max().item<double>(),

@@ -645,7 +645,7 @@ TEST(Checkpoint, ThatIsDamagedForOneRankIsLoadedByNone) {
   std::ofstream(part, std::ios::binary) << good;
   fs::remove(newest / "rank_1-at-5.json");
   for (const auto& [problem, seen] : load_on_two_ranks(folder.path(), newest)) {
-    EXPECT_THAT(problem, HasSubstr("the part of rank 1 is missing"));
+    EXPECT_THAT(problem, HasSubstr("the data of rank 1 is missing"));
     EXPECT_EQ(seen, -1);
   }
   for (const auto& [problem, seen] :

@@ -179,7 +179,7 @@ TEST(StepsOfRanks, OneRankThatLeavesOutTheEndOfAnAccumulationIsNamed) {
       EXPECT_THAT(
           [&] { train(3); },
           ThrowsMessage<MismatchError>(AllOf(
-              HasSubstr("left out backward() at the end of gradient "
+              HasSubstr("skipped backward() at the end of gradient "
                         "accumulation a different number of times"),
               HasSubstr(": 1 time on rank 1 but 0 times on ranks 0, 2, so"))));
       run.accelerator.state().load_state_dict(saved);
@@ -269,8 +269,8 @@ TEST(StepsOfRanks, OneRankThatClearsGradientsAloneIsNamed) {
         leave_out,
         ThrowsMessage<MismatchError>(HasSubstr(
             "zero_grad() of the optimizer was called between the last two "
-            "backwards on some ranks only: called on rank 0 but not on rank "
-            "1")));
+            "backward passes on some ranks only: called on rank 0 but not on "
+            "rank 1")));
     Trained clears({}, group, 1);
     const auto clear_early = [&] {
       for (int i = 0; i < 3; ++i) {

@@ -267,7 +267,7 @@ TEST(Trackers, TakeTheLastValueOfANameThatIsGivenTwice) {
     trackers.log({{"b", 4}, {"b", 5}});
   }
   const auto said = ::testing::internal::GetCapturedStderr();
-  EXPECT_THAT(said, StartsWith("[log] 'a' is given twice in one call"));
+  EXPECT_THAT(said, StartsWith("[log] 'a' was passed twice in one call"));
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1);
   const auto lines = read_file(folder.path() / "sky" / "metrics.jsonl");
   EXPECT_THAT(lines, HasSubstr(R"("values":{"a":3,"b":2})"));

@@ -13,10 +13,10 @@
 // | struct with `tensor_fields`       | see below                             |
 //
 // A struct stays its own type if its listed fields keep theirs (tensors, and
-// containers of tensors); members it does not list come from the first sample.
-// If a field changes its type (a number becomes a tensor), the batch is the
-// struct's nested type `Batch`, which lists as many fields, or a tuple of the
-// fields if there is no `Batch`:
+// containers of tensors); members that it does not list come from the first
+// sample. If a field changes its type (a number becomes a tensor), the batch is
+// the struct's nested type `Batch`, which lists as many fields, or a tuple of
+// the fields if there is no `Batch`:
 //
 //     struct Review {
 //       std::string text;

@@ -24,7 +24,7 @@ enum class IterableSharding {
   /// ends; a rank that has run out repeats its first batch, none of whose
   /// samples count as real. With `drop_last`, all stop when one has no full
   /// batch left. With neither, ranks do not communicate and stop independently:
-  /// for loops without collectives.
+  /// use this for loops without collectives.
   kSource,
 };
 
@@ -35,9 +35,9 @@ struct ACCELERATE_API DataLoaderOptions {
   bool shuffle = false;
   /// Drop samples that do not fill a batch (and a round of all ranks).
   bool drop_last = false;
-  /// If the number of full batches is not a multiple of the ranks, start again
-  /// from the beginning to fill up. Otherwise some ranks get fewer or shorter
-  /// batches.
+  /// If the number of full batches is not a multiple of the number of ranks,
+  /// start again from the beginning to fill up. Otherwise some ranks get fewer
+  /// or shorter batches.
   bool even_batches = true;
   /// By default drawn from torch's default generator on rank 0.
   std::optional<uint64_t> seed = {};
@@ -47,9 +47,9 @@ struct ACCELERATE_API DataLoaderOptions {
   std::shared_ptr<const Sampler> sampler = {};
   /// Batches of varying size; replaces `batch_size`.
   std::shared_ptr<const BatchSampler> batch_sampler = {};
-  /// Threads that prepare batches ahead of the loop. With 0, the loop's thread
-  /// does it. An iterable source uses at most one thread; with
-  /// `IterableSharding::kSource`, each thread reads its own part.
+  /// The number of threads that prepare batches ahead of the loop. With 0, the
+  /// loop's thread prepares them. An iterable source uses at most one thread;
+  /// with `IterableSharding::kSource`, each thread reads its own part.
   int num_workers = 0;
   /// Batches per worker that are in progress or waiting. This bounds the memory
   /// a loader uses.

@@ -52,11 +52,11 @@ ACCELERATE_API ImageTransform center_crop(int64_t size);
 /// `UsageError` if the image is smaller.
 ACCELERATE_API ImageTransform random_crop(int64_t size, int64_t padding = 0);
 /// Cuts out a random part of `min_scale` to 1 of the area, with an aspect ratio
-/// from 3:4 to 4:3, and resizes it to `size` x `size`, as torchvision's
+/// from 3:4 to 4:3, and resizes it to `size` x `size`, like torchvision's
 /// RandomResizedCrop.
 ACCELERATE_API ImageTransform
 random_resized_crop(int64_t size, double min_scale = 0.08);
-/// Mirrors with this probability.
+/// Mirrors the image horizontally with this probability.
 ACCELERATE_API ImageTransform random_horizontal_flip(double probability = 0.5);
 /// Converts to fp32 from 0 to 1, subtracts `mean` and divides by `deviation`,
 /// each one value per channel or one for all.
@@ -77,7 +77,7 @@ class ACCELERATE_API ImageFolder {
       std::vector<ImageTransform> transforms = {});
 
   size_t size() const { return files_.size(); }
-  /// Throws as `read_image`.
+  /// Throws what `read_image` throws.
   std::pair<at::Tensor, int64_t> get(int64_t index, at::Generator& generator)
       const;
   const std::vector<std::string>& classes() const { return classes_; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which samples are in which batch of which rank: only indices, no data.
+// Distributes samples over batches and ranks: only indices, no data.
 //
 // A `Sampler` returns the order of an epoch (or a `BatchSampler` its batches),
 // which a `BatchShard` distributes over ranks. Orders depend only on (seed,
@@ -39,7 +39,7 @@ class ACCELERATE_API SequentialSampler final : public Sampler {
 
 /// Every index once, in a new order in every epoch: the same as
 /// `torch.randperm(size)` with a CPU generator seeded with `seed + epoch`, and
-/// thus as Hugging Face's `SeedableRandomSampler`.
+/// therefore as Hugging Face's `SeedableRandomSampler`.
 class ACCELERATE_API RandomSampler final : public Sampler {
  public:
   /// Throws `UsageError` if `size` is negative.
@@ -51,7 +51,7 @@ class ACCELERATE_API RandomSampler final : public Sampler {
   int64_t size_;
 };
 
-/// Draws index i with probability `weights[i] / sum`, as torch's sampler of
+/// Draws index i with probability `weights[i] / sum`, like torch's sampler of
 /// this name with a CPU generator seeded with `seed + epoch`.
 class ACCELERATE_API WeightedRandomSampler final : public Sampler {
  public:
@@ -107,7 +107,7 @@ class ACCELERATE_API BatchSampler {
 
 /// Adds samples in the order of `sampler` to a batch while the padded batch
 /// (number of samples times longest length) stays within `max_tokens`. Combine
-/// it with a `LengthGroupedSampler` to waste little.
+/// it with a `LengthGroupedSampler` to keep padding low.
 class ACCELERATE_API TokenBudgetBatchSampler final : public BatchSampler {
  public:
   /// `lengths[i]` is the number of tokens of sample i. Throws `UsageError` if
@@ -131,10 +131,10 @@ struct ACCELERATE_API BatchOptions {
   int64_t batch_size = 1;
   /// Drop samples that do not fill a round of all ranks.
   bool drop_last = false;
-  /// If the number of full batches is not a multiple of the ranks, start the
-  /// order again to fill up. Otherwise some ranks get fewer or shorter batches.
-  /// This also fills up the batches of a single rank; loaders therefore pass
-  /// false if `world_size` is 1, as Hugging Face's does.
+  /// If the number of full batches is not a multiple of the number of ranks,
+  /// start the order again to fill up. Otherwise some ranks get fewer or
+  /// shorter batches. This also fills up the batches of a single rank; loaders
+  /// therefore pass false if `world_size` is 1, as Hugging Face's does.
   bool even_batches = true;
   /// Split each batch into one equal part per rank, instead of distributing
   /// whole batches in turn.
@@ -200,8 +200,8 @@ class ACCELERATE_API BatchShard {
   /// `num_done` samples at the start of the order were already used, by any
   /// number of ranks; filling up still uses the start of the whole order.
   /// Throws `UsageError` if the batch size is below 1 or, with `split_batches`,
-  /// not a multiple of the ranks, if the rank is not below `world_size`, or if
-  /// `num_done` exceeds the order.
+  /// not a multiple of the number of ranks, if the rank is not below
+  /// `world_size`, or if `num_done` exceeds the order.
   BatchShard(
       std::vector<int64_t> order,
       BatchOptions options,
@@ -256,8 +256,8 @@ class ACCELERATE_API BatchShard {
 ///     }
 class ACCELERATE_API IterableShard {
  public:
-  /// `num_done` elements at the start were already used. Throws `UsageError` as
-  /// `BatchShard`.
+  /// `num_done` elements at the start were already used. Throws what
+  /// `BatchShard` throws.
   IterableShard(BatchOptions options, ShardOptions shard, int64_t num_done = 0);
 
   bool is_mine(int64_t position) const;

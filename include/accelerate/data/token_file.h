@@ -42,11 +42,12 @@ inline auto field_names(const TokenSample&) {
   return std::array{"input_ids", "labels"};
 }
 
-/// Consecutive samples of `sequence_length` tokens from files that count as one
-/// long text: a sample may start in one and end in the next. The rest at the
-/// end of the last file is dropped. Files are mapped, not read: memory contains
-/// only accessed pages, which processes share. Files must not be truncated
-/// during use. Copies share the mapping; any number of threads may read.
+/// Consecutive samples of `sequence_length` tokens from files that form one
+/// long text: a sample may start in one file and end in the next. The rest at
+/// the end of the last file is dropped. Files are mapped, not read: memory
+/// contains only accessed pages, which processes share. Files must not be
+/// truncated during use. Copies share the mapping; any number of threads may
+/// read.
 ///
 ///     accelerate::TokenFileDataset train(
 ///         {"train_000.bin", "train_001.bin"}, {.sequence_length = 1024});

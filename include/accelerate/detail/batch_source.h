@@ -46,7 +46,7 @@ class ACCELERATE_API ReadingScope {
   ReadingScope(const ReadingScope&) = delete;
   ReadingScope& operator=(const ReadingScope&) = delete;
 
-  /// From now on `sample_generator` returns the generator of this sample.
+  /// From now on, `sample_generator` returns the generator of this sample.
   void begin(int64_t index);
   /// The generator of the current sample, seeded on first use.
   at::Generator& generator();

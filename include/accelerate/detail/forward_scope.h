@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One forward of a prepared model, independent of the language.
+// One forward pass of a prepared model, independent of the language.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,7 +30,7 @@ namespace detail {
 class ACCELERATE_API ForwardScope {
  public:
   explicit ForwardScope(ModelContext& context);
-  /// Abandons the forward if it was not finished.
+  /// Abandons the forward pass if it has not finished.
   ~ForwardScope();
   ForwardScope(const ForwardScope&) = delete;
   ForwardScope& operator=(const ForwardScope&) = delete;
@@ -58,7 +58,7 @@ class ACCELERATE_API ForwardScope {
   std::deque<at::Tensor> inputs_;
   std::optional<AutocastGuard> autocast_;
   bool is_finished_ = false;
-  /// The activity that the forward interrupts; see `RankRecord`.
+  /// The activity that the forward pass interrupts; see `RankRecord`.
   uint8_t part_before_;
   /// For profilers.
   std::unique_ptr<at::RecordFunction> recorded_;

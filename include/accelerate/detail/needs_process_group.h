@@ -12,7 +12,7 @@
 
 namespace accelerate::detail {
 
-/// A module that communicates with other ranks in its forward or backward.
+/// A module that communicates with other ranks in its forward or backward pass.
 /// `prepare` finds such modules in a model and passes them its group.
 class ACCELERATE_API NeedsProcessGroup {
  public:
@@ -24,7 +24,7 @@ ACCELERATE_API void give_process_group(
     torch::nn::Module& module,
     const ProcessGroup& group);
 
-/// The inputs of one training forward of SyncBatchNorm. `momentum` is the
+/// The inputs of one training forward pass of SyncBatchNorm. `momentum` is the
 /// weight of this batch in the running statistics, which may be undefined.
 struct SyncBatchNormInput {
   at::Tensor input, weight, bias, running_mean, running_var;

@@ -11,8 +11,8 @@
 namespace accelerate {
 
 /// One kind of accelerator: what a run must know about it and torch does not
-/// say. Everything else (devices, generators, streams, events, pinned memory,
-/// autocast) comes from what the kind has registered with torch.
+/// provide. Everything else (devices, generators, streams, events, pinned
+/// memory, autocast) comes from what the kind has registered with torch.
 struct ACCELERATE_API AcceleratorKind {
   c10::DeviceType type = c10::kPrivateUse1;
   /// Hugging Face's name for several processes on such devices, a member of
@@ -31,7 +31,7 @@ struct ACCELERATE_API AcceleratorKind {
   int count() const;
 };
 
-/// Adds an accelerator. A process trains on the first kind of which it has
+/// Adds an accelerator. A process trains on the first kind for which it has
 /// devices; added kinds take precedence over built-in ones, and the last added
 /// over earlier ones. Call it before creating an `Accelerator`, from any
 /// thread. Throws `UsageError` if the kind is registered already, has no

@@ -23,7 +23,7 @@ from_c10d(c10::intrusive_ptr<c10d::ProcessGroup> group);
 ACCELERATE_API c10::intrusive_ptr<c10d::ProcessGroup> to_c10d(
     const ProcessGroup& group);
 
-/// What a backend is created from.
+/// The arguments for creating a backend.
 struct ACCELERATE_API BackendArguments {
   /// The store in which its ranks exchange addresses; used by this backend
   /// only.

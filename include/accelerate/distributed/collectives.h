@@ -3,8 +3,8 @@
 //
 // Ranks first exchange a few bytes that describe their values; small CPU values
 // travel in the same exchange. If the values do not match, every rank throws a
-// `MismatchError` that names the odd rank, instead of returning wrong data on
-// one rank and hanging on another.
+// `MismatchError` that names the deviating rank, instead of returning wrong
+// data on one rank and hanging on another.
 //
 // A number counts as a tensor without dimensions, a vector of numbers as a
 // one-dimensional tensor; a value with neither tensors nor numbers does not
@@ -41,7 +41,7 @@ GatheredOf<T> all_gather(const ProcessGroup& group, const T& value) {
       detail::all_gather(group, detail::take_apart(value)));
 }
 
-/// As `all_gather`, but only `root` receives the result; empty elsewhere.
+/// Like `all_gather`, but only `root` receives the result; empty elsewhere.
 template <class T>
 std::optional<GatheredOf<T>>
 gather_to(const ProcessGroup& group, const T& value, int root = 0) {

@@ -25,10 +25,11 @@ enum class Compression {
 /// is sent as (n + m) * rank elements. Ranks stay bit-identical. The
 /// approximation error is added to the next step's gradient.
 struct ACCELERATE_API PowerSgdOptions {
-  /// Higher is more accurate and sends more; 1, 2 and 4 are usual.
+  /// A higher rank is more accurate and sends more; 1, 2 and 4 are usual.
   int64_t matrix_approximation_rank = 1;
-  /// How many steps at the start are sent uncompressed. At least 2 with error
-  /// feedback or warm start, because the first step changes the bucket layout.
+  /// The number of steps at the start whose gradients are sent uncompressed. At
+  /// least 2 with error feedback or warm start, because the first step changes
+  /// the bucket layout.
   int64_t start_powerSGD_iter = 1000;
   /// Compress a matrix only if that makes it more than this many times smaller.
   /// Other gradients, such as biases, are sent uncompressed.
@@ -42,10 +43,10 @@ struct ACCELERATE_API PowerSgdOptions {
   uint32_t random_seed = 0;
 };
 
-/// How gradients are averaged over ranks while backward is running. The names
+/// How gradients are averaged over ranks during the backward pass. The names
 /// are PyTorch's.
 struct ACCELERATE_API DdpOptions {
-  /// Broadcast rank 0's buffers (e.g. running means) before a forward.
+  /// Broadcast rank 0's buffers (e.g. running means) before a forward pass.
   bool broadcast_buffers = true;
   /// Size of the gradient buckets in MiB. The first is 1 MiB, so that
   /// communication starts early.

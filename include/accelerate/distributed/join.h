@@ -28,14 +28,14 @@ struct ACCELERATE_API JoinOptions {
 ///     }
 ///
 /// A rank that reaches the end of the block joins the collectives of the given
-/// models with zero gradients until all ranks are there. Then all receive the
-/// parameters, buffers and fp16 scale of the highest rank among those that
-/// trained last. Optimizer state is not transferred. Inside the block, ranks
-/// must use the given models in the same way and may call no other collective
-/// (such as `gather`), because finished ranks would not answer. Throws
-/// `MismatchError` on all ranks still training if they use models differently,
-/// for example if only one accumulates. A forward with gradients of another
-/// prepared model throws `UsageError`, for the same reason.
+/// models with zero gradients until all ranks have reached it. Then all ranks
+/// receive the parameters, buffers and fp16 scale of the highest rank among
+/// those that trained last. Optimizer state is not transferred. Inside the
+/// block, ranks must use the given models in the same way and may call no other
+/// collective (such as `gather`), because finished ranks would not answer.
+/// Throws `MismatchError` on all ranks still training if they use models
+/// differently, for example if only one accumulates. Calling another prepared
+/// model with gradients enabled throws `UsageError`, for the same reason.
 ///
 /// At the end, throws `UsageError` on all ranks if they are at different
 /// micro-batches of an update, because some gradients were not used by any

@@ -14,7 +14,7 @@
 namespace accelerate {
 
 /// During its lifetime, gradients of the model stay local and every rank trains
-/// on its own. After every `local_sgd_steps` calls of `step`, and in the
+/// on its own. After every `local_sgd_steps` calls to `step`, and in the
 /// destructor, the trained parameters are averaged over ranks, with one
 /// reduction per dtype and device. No effect on a single rank. Buffers and
 /// optimizer state stay local. A loss weight counts relative to the rank's own

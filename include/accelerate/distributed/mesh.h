@@ -11,7 +11,7 @@
 
 namespace accelerate {
 
-/// This rank's place in a mesh, with a process group for each dimension.
+/// This rank's position in a mesh, with a process group for each dimension.
 /// Loaders and engines of a run read the same mesh. Copies share their groups.
 ///
 ///     using accelerate::MeshDimension;
@@ -27,8 +27,8 @@ class ACCELERATE_API Mesh {
   Mesh();
   /// Collective: every rank of `group` passes the same sizes. Throws what
   /// `MeshShape` throws, and on every rank `MismatchError` if the sizes differ.
-  /// A mesh of `replicate` alone communicates with nobody, so that one rank may
-  /// create it by itself.
+  /// A mesh of `replicate` alone does not communicate, so one rank may create
+  /// it by itself.
   Mesh(ProcessGroup group, const MeshSizes& sizes);
 
   const MeshShape& shape() const { return shape_; }
@@ -40,7 +40,7 @@ class ACCELERATE_API Mesh {
   /// A loader shards by the rank and size of `group(kData)`.
   const ProcessGroup& group(MeshDimension dimensions) const;
   /// Groups that together connect the ranks that differ in these dimensions
-  /// alone: reductions over one after the other reduce over all of them.
+  /// alone: reducing over each group in turn reduces over all these ranks.
   std::vector<const ProcessGroup*> groups(MeshDimension dimensions) const;
 
   int size(MeshDimension dimensions) const { return shape_.size(dimensions); }

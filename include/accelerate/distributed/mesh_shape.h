@@ -19,7 +19,8 @@ enum class MeshDimension : unsigned {
   kContext = 8,   ///< Parts of a sequence, in attention too.
   kSequence = 16, ///< Parts of a sequence, outside of attention.
   kTensor = 32,   ///< Parts of a layer.
-  /// Ranks that differ here see different data. Others see the same batches.
+  /// Ranks that differ here see different data. Other ranks see the same
+  /// batches.
   kData = kReplicate | kShard,
 };
 
@@ -49,8 +50,9 @@ struct ACCELERATE_API MeshSizes {
 /// counts. "1" if there are none.
 ACCELERATE_API std::string to_text(const MeshSizes& sizes);
 
-/// Which rank is where in a mesh. Plain numbers: the same for every rank, and
-/// for a program that plans a run. `Mesh` (mesh.h) adds process groups.
+/// The position of each rank in a mesh. Contains only numbers, which are the
+/// same on every rank and in a program that plans a run. `Mesh` (mesh.h) adds
+/// process groups.
 ///
 ///     using accelerate::MeshDimension;
 ///     // 8 ranks: 2 copies of a model, each in shards on 4 ranks.

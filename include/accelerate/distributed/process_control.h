@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which process does what, and when.
+// Control flow that depends on the rank of the process.
 #pragma once
 
 #include <sstream>
@@ -35,7 +35,7 @@ class ACCELERATE_API ProcessControl {
       print_line(values...);
     }
   }
-  /// As `print`, but once per run.
+  /// Like `print`, but once per run.
   template <class... Values>
   void print_once(const Values&... values) const {
     if (is_main_process()) {

@@ -56,9 +56,9 @@ struct ACCELERATE_API ProcessGroupOptions {
 ///
 /// The collectives here are the raw ones: values must have equal shapes and
 /// dtypes on all ranks, which is not checked unless `check_collectives` was
-/// called. `collectives.h` has checked ones, on trees. Tensors are dense;
+/// called. `collectives.h` has checked collectives on trees. Tensors are dense;
 /// operations that only move data support any dtype. Each throws `TimeoutError`
-/// if it takes too long and `CommError` if a rank is gone; the message names
+/// if it takes too long and `CommError` if a rank has exited; the message names
 /// the operation.
 class ACCELERATE_API ProcessGroup {
  public:
@@ -68,9 +68,9 @@ class ACCELERATE_API ProcessGroup {
   /// Connects to the other ranks, with a new connection per call; the
   /// `Accelerator`s of a process share one. Throws `ConfigError` if the address
   /// of rank 0 is unknown or the backend cannot be used here, `TimeoutError`
-  /// naming the ranks that did not connect. The process ignores SIGPIPE from
-  /// then on, unless it has its own handler, so that a lost connection is
-  /// reported as an exception.
+  /// naming the ranks that did not connect. From then on, the process ignores
+  /// SIGPIPE unless it has its own handler, so a lost connection is reported as
+  /// an exception.
   static ProcessGroup connect(
       const ProcessEnvironment& environment,
       const ProcessGroupOptions& options = {});
@@ -125,7 +125,7 @@ class ACCELERATE_API ProcessGroup {
   /// rounds once.
   void reduce_scatter(at::Tensor part, const at::Tensor& whole, ReduceOp op)
       const;
-  /// As `all_gather`, but only on `root`; an undefined tensor elsewhere.
+  /// Like `all_gather`, but only on `root`; an undefined tensor elsewhere.
   at::Tensor gather_to(const at::Tensor& tensor, int root) const;
   /// Writes row `rank()` of `root`'s `rows` (dim 0 is `world_size()`) to
   /// `output`, which determines shape and dtype; `rows` is ignored elsewhere.
@@ -186,9 +186,9 @@ class ACCELERATE_API ProcessGroup {
 
   /// From now on, raw collectives of this group first compare operation, dtype
   /// and shape across ranks and throw `MismatchError` on every rank if they
-  /// differ. For debugging: each takes one more exchange. All ranks must call
-  /// this between the same two collectives. Messages between two ranks are not
-  /// checked.
+  /// differ. For debugging, because each collective then needs one more
+  /// exchange. All ranks must call this between the same two collectives.
+  /// Messages between two ranks are not checked.
   void check_collectives();
 
   /// Leaves the group and its subgroups; later collectives throw `UsageError`.

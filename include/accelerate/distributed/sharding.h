@@ -46,7 +46,7 @@ struct ACCELERATE_API ShardingOptions {
   /// with `AcceleratorOptions::master_weights`.
   Precision reduce_dtype = Precision::kNo;
   /// Parameters whose names start with one of these are replicated, and their
-  /// gradients are averaged as in DDP. Not with `master_weights`.
+  /// gradients are averaged as in DDP. Not supported with `master_weights`.
   std::vector<std::string> ignored = {};
   /// Keep shards in pinned host memory and let optimizers train them there, so
   /// that an accelerator holds only the units in use. No effect on the CPU.

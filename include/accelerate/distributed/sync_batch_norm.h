@@ -22,10 +22,10 @@ namespace accelerate {
 
 /// In training, once prepared for several ranks, mean and variance are those of
 /// the samples of all ranks. Batches may have different sizes, including zero.
-/// Forward and backward each make one collective, so every rank must run both.
-/// Running statistics are equal on all ranks. Otherwise it is torch's batch
-/// normalisation. Gradients of the weights are local, to be averaged by DDP. No
-/// second derivatives.
+/// The forward and the backward pass each call one collective, so every rank
+/// must run both. Running statistics are equal on all ranks. Otherwise it is
+/// torch's batch normalisation. Gradients of the weights are local, to be
+/// averaged by DDP. No second derivatives.
 template <size_t D, class Derived>
 class SyncBatchNormImplBase : public torch::nn::BatchNormImplBase<D, Derived>,
                               public detail::NeedsProcessGroup {

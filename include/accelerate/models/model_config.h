@@ -25,7 +25,7 @@ namespace accelerate::models {
 ///     auto model = AutoModel::from_config(config);
 ///
 /// Getters treat a null value as a missing key. They throw `ConfigError`,
-/// naming file, key and value, if the value has another type.
+/// naming file, key and value, if the value has a different type.
 class ACCELERATE_API ModelConfig {
  public:
   /// Reads `config.json` of a folder. Throws `ConfigError` if the folder or

@@ -33,8 +33,8 @@ struct ACCELERATE_API ModelInputs {
   /// their own sequence, positions start at its first token, and a classifier
   /// returns one result per sequence. `attention_mask` must then be undefined.
   at::Tensor packed_mask = {};
-  /// If given, the model computes `loss`. For a classifier: B class indices, B
-  /// (x L) values of a regression, or B x L zeros and ones for multi-label
+  /// If set, the model computes `loss`. For a classifier: B class indices, B (x
+  /// L) values of a regression, or B x L zeros and ones for multi-label
   /// problems. For a language model: B x T token ids, -100 for tokens that do
   /// not count; causal models shift them internally.
   at::Tensor labels = {};

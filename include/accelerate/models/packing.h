@@ -32,11 +32,12 @@ struct PackOptions {
 ///     batch = accelerate::models::pack(batch); // input_ids: {{5, 6, 7, 8, 9}}
 ///
 /// Without an `attention_mask`, all tokens count. `labels` of the shape of
-/// `input_ids` are packed too; others are per sequence and unchanged. Sequences
-/// that fill up the row have labels of -100; this requires integer labels.
+/// `input_ids` are also packed. Other labels are per sequence and are
+/// unchanged. Sequences that fill up the row have labels of -100; this requires
+/// integer labels.
 ///
-/// Call it where batches are made, in a loader's collator: a packed row cannot
-/// be split among processes (`split_batches`, `dispatch_batches`).
+/// Call it in the loader's collator, where batches are made: a packed row
+/// cannot be split among processes (`split_batches`, `dispatch_batches`).
 /// `PackedBatchSampler` (`packed_batches.h`) chooses samples that fit. Throws
 /// `UsageError` for tensors that are not on the CPU, shapes that do not match,
 /// empty sequences, and samples that exceed `options`.

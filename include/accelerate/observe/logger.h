@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Log lines of a run of several processes.
+// Logging in runs with several processes.
 #pragma once
 
 #include <optional>
@@ -72,7 +72,7 @@ class ACCELERATE_API Logger {
   void critical(const Values&... values) const {
     log(LogLevel::kCritical, values...);
   }
-  /// A warning that this process writes only the first time.
+  /// A warning that this process writes only once.
   template <class... Values>
   void warning_once(const Values&... values) const {
     if (is_enabled(LogLevel::kWarning)) {

@@ -56,7 +56,7 @@ struct ACCELERATE_API ProfiledOperator {
 };
 
 /// Starts with `Accelerator::profile` and ends with `stop` or the destructor.
-/// One at a time per process. Used by the training thread.
+/// Only one may exist in a process at a time. Used by the training thread.
 class ACCELERATE_API Profile {
  public:
   Profile(ProfileOptions options, c10::Device device, int rank);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the time of training steps goes.
+// How training steps spend their time.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,12 @@ namespace accelerate {
 /// belong to one step. Time between steps, such as an evaluation, counts for
 /// the previous step.
 struct ACCELERATE_API StepTimes {
-  /// Seconds. Each moment counts once: communication inside of a backward does
-  /// not count as backward. On a GPU these are times of the device, between
-  /// marks in its stream: work counts when it runs rather than when it is
-  /// queued, and data that arrives in time costs nothing. Marks are read once
-  /// the device has passed them, without waiting, so the latest steps may be
-  /// missing.
+  /// Seconds. Each moment counts once: communication inside a backward pass
+  /// does not count as backward. On a GPU these are times of the device,
+  /// between marks in its stream: work counts when it runs rather than when it
+  /// is queued, and data that arrives in time costs nothing. Marks are read
+  /// once the device has passed them, without waiting, so the latest steps may
+  /// be missing.
   struct ACCELERATE_API Parts {
     /// Waiting for batches, even while other threads make them.
     double data = 0;

@@ -20,7 +20,7 @@
 namespace accelerate {
 
 /// A number, string or boolean that is tracked under a name. Tensors with one
-/// element are read, for which the host waits. Other tensors are rejected by
+/// element are read, and the host waits for them. Other tensors are rejected by
 /// the call that receives the value and its name.
 class ACCELERATE_API TrackedValue {
  public:
@@ -61,7 +61,7 @@ class ACCELERATE_API TrackedValue {
   const Value& get() const { return value_; }
   /// Booleans are 1 and 0; empty for a string.
   std::optional<double> number() const;
-  /// For people: numbers with all digits that are needed to restore them.
+  /// For display: numbers have all digits that are needed to restore them.
   std::string text() const;
 
  private:
@@ -129,7 +129,7 @@ class ACCELERATE_API Tracker {
   /// The run resumes from a checkpoint: values for `step` and later steps will
   /// be logged again.
   virtual void resume(int64_t step);
-  /// What a resumed run needs to continue in the same place, such as the run id
+  /// What a resumed run needs to continue where it stopped, such as the run id
   /// on a server. Saved in checkpoints; `load_state` is called after `start`
   /// and before `resume`.
   virtual std::string state() const;
@@ -200,7 +200,7 @@ class ACCELERATE_API Trackers {
       TrackingOptions options,
       int num_processes = 1,
       int attempt = 0);
-  /// Finishes.
+  /// Finishes the trackers.
   ~Trackers();
   /// The moved-from object has no trackers.
   Trackers(Trackers&&) noexcept;
@@ -236,7 +236,8 @@ class ACCELERATE_API Trackers {
     std::map<std::string, std::string> trackers = {};
   };
   State state() const;
-  /// Resumes from there. A tracker that did not exist at saving starts anew.
+  /// Resumes from there. A tracker that did not exist at saving starts from the
+  /// beginning.
   void load_state(const State& state);
 
  private:

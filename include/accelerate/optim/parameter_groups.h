@@ -25,7 +25,7 @@ struct ACCELERATE_API ParameterGroup {
   std::optional<double> weight_decay = {};
 };
 
-/// Whether a parameter belongs, by its full name ("encoder.norm.weight").
+/// Selects parameters by their full names ("encoder.norm.weight").
 using ParameterRule =
     std::function<bool(const std::string& name, const at::Tensor& parameter)>;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// State dicts: named tensors, numbers and strings, everything needed to resume.
+// State dicts: the named tensors, numbers and strings that are needed to
+// resume.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -63,8 +64,8 @@ class ACCELERATE_API StateDict {
   /// Adds everything in `part`, prefixing each name with `prefix` and a dot.
   void set(const std::string& prefix, const StateDict& part);
 
-  /// Throws `UsageError` if the name is missing or has another type; `T` is one
-  /// of the types of `StateValue`.
+  /// Throws `UsageError` if the name is missing or has a different type; `T` is
+  /// one of the types of `StateValue`.
   template <class T>
   const T& get(const std::string& name) const;
   /// What `set(prefix, part)` added; empty if there is none.

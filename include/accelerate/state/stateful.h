@@ -31,7 +31,7 @@ class ACCELERATE_API Stateful {
   /// accepts everything.
   virtual void check_state_dict(const StateDict& state) const;
   /// Restores the state. Tensors are copied. Throws `UsageError` if the state
-  /// belongs to another kind of object, and leaves the object unchanged.
+  /// belongs to a different kind of object, and leaves the object unchanged.
   virtual void load_state_dict(const StateDict& state) = 0;
 };
 

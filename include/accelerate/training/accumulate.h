@@ -15,9 +15,9 @@ namespace accelerate {
 
 class ParallelEngine;
 
-/// During its lifetime, backwards accumulate local gradients and send nothing,
-/// if the forward also ran under it. Guards of one model may be nested; they
-/// may outlive the model.
+/// During its lifetime, backward passes accumulate local gradients and send
+/// nothing, if the forward pass also ran under it. Guards of one model may be
+/// nested; they may outlive the model.
 class ACCELERATE_API NoSyncGuard {
  public:
   explicit NoSyncGuard(ParallelEngine& engine);
@@ -30,8 +30,8 @@ class ACCELERATE_API NoSyncGuard {
   bool was_syncing_;
 };
 
-/// The number of samples or tokens a loss is the mean of: a number, or a tensor
-/// with one element, on which the host never waits.
+/// The number of samples or tokens that a loss is the mean of: a number, or a
+/// tensor with one element, for which the host never waits.
 class ACCELERATE_API LossWeight {
  public:
   template <class Number>
@@ -41,7 +41,7 @@ class ACCELERATE_API LossWeight {
   LossWeight(double count);     // NOLINT
   LossWeight(at::Tensor count); // NOLINT
 
-  /// In double, without a graph.
+  /// Has dtype double and no graph.
   const at::Tensor& count() const { return count_; }
 
  private:
@@ -57,8 +57,8 @@ struct ACCELERATE_API BackwardOptions {
   ///
   /// Without it, the loss is divided by the number of micro-batches and
   /// gradients are averaged over ranks: a mean of means. Pass it in all
-  /// backwards of an update and on all ranks, or in none. Each micro-batch must
-  /// have one backward (add several losses first).
+  /// `backward` calls of an update and on all ranks, or in none. Each
+  /// micro-batch must call `backward` once (add several losses first).
   std::optional<LossWeight> weight = {};
 };
 

@@ -21,8 +21,8 @@ namespace accelerate {
 class TrainingRun;
 
 struct ACCELERATE_API CaptureOptions {
-  /// Eager calls per shape of inputs before one is captured. In them libraries
-  /// choose their kernels and optimizers create their state.
+  /// Eager calls per shape of inputs before one is captured. During these
+  /// calls, libraries choose their kernels and optimizers create their state.
   int num_warmup = 2;
   /// How many graphs are kept; the least recently used one is dropped first.
   size_t max_graphs = 8;

@@ -20,8 +20,8 @@ struct ACCELERATE_API EarlyStoppingOptions {
 };
 
 /// Decides when to stop from one metric value per evaluation. Does not
-/// communicate: pass the same value on all ranks, as metrics compute it, and
-/// all ranks stop together. NaN never counts as an improvement.
+/// communicate: pass the same value on all ranks (metrics return it), and all
+/// ranks stop together. NaN never counts as an improvement.
 ///
 ///     accelerate::EarlyStopping stopping({.patience = 2});
 ///     for (int epoch = 0; epoch < 100; ++epoch) {

@@ -41,8 +41,8 @@ struct ACCELERATE_API EmaOptions {
 ///     } // and now its own weights again.
 ///
 /// To save its state in checkpoints: `accelerator.state().add("ema", ...)`.
-/// Save outside of the guard, which stores the model's own weights. Does not
-/// support engines whose ranks hold slices of the weights.
+/// Save while no guard exists, because a guard replaces the model's own
+/// weights. Does not support engines whose ranks hold slices of the weights.
 class ACCELERATE_API Ema : public Stateful {
  public:
   /// Starts from the current weights. Throws `UsageError` if the decay is not

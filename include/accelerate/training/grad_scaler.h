@@ -67,8 +67,8 @@ class ACCELERATE_API GradScaler : public Stateful {
   /// Forgets that gradients of `owner` were unscaled: `update` ignores them,
   /// and the next `unscale` processes them again.
   void forget(const void* owner);
-  /// Multiplies unscaled gradients by the scale, before a backward that
-  /// accumulates scaled gradients into them.
+  /// Multiplies unscaled gradients by the scale, before a backward pass that
+  /// adds scaled gradients to them.
   void scale_again(const std::vector<at::Tensor>& gradients) const;
 
   /// Unscales if that has not happened yet, and steps if all gradients are

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fused operators; LibTorch needs several passes over memory for them.
+// Fused operators, for which LibTorch needs several passes over memory.
 //
 // They are registered with torch's dispatcher (`accelerate.kernels` in Python)
 // and differentiable. If the library was built with nvcc, GPUs run our own
@@ -7,7 +7,7 @@
 // kernel for it. Everywhere else they are composed of torch operators, with the
 // same results up to rounding.
 //
-// There are no second derivatives: a backward through a gradient throws
+// There are no second derivatives: a backward pass through a gradient throws
 // `UsageError`. Under autocast, products are computed in autocast's dtype and
 // everything else in the widest dtype of the arguments.
 #pragma once
@@ -43,18 +43,19 @@ ACCELERATE_API at::Tensor cross_entropy(
     int64_t num_classes,
     int64_t ignored = -100);
 
-/// `at::layer_norm` over the last dimension, with a backward in one pass. `x`,
-/// `weight` and `bias` have one dtype; statistics are computed in float32
-/// (float64 for float64 input).
+/// `at::layer_norm` over the last dimension. Its backward takes one pass over
+/// memory. `x`, `weight` and `bias` have the same dtype; statistics are
+/// computed in float32 (float64 for float64 input).
 ACCELERATE_API at::Tensor layer_norm(
     const at::Tensor& x,
     const at::Tensor& weight,
     const at::Tensor& bias,
     double epsilon);
 
-/// residual + dropout(branch + branch_bias) in one pass; backward computes the
-/// gradient of the bias in the same pass. `branch_bias` may be undefined. All
-/// have one dtype. On a GPU the dropout probability is rounded to 1/65536.
+/// residual + dropout(branch + branch_bias) in one pass. The backward also
+/// takes one pass, including the gradient of the bias. `branch_bias` may be
+/// undefined. All have the same dtype. On a GPU, the dropout probability is
+/// rounded to 1/65536.
 ACCELERATE_API at::Tensor add_dropout(
     const at::Tensor& residual,
     const at::Tensor& branch,
@@ -82,7 +83,8 @@ ACCELERATE_API SumAndNorm add_dropout_layer_norm(
 
 /// x weight^T + bias over the last dimension, with the gradient of the bias
 /// computed in one pass at memory bandwidth. The weight is outputs x inputs;
-/// pass a weight stored as inputs x outputs as `w.t()`. All have one dtype.
+/// pass a weight stored as inputs x outputs as `w.t()`. All have the same
+/// dtype.
 ACCELERATE_API at::Tensor
 linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
@@ -103,8 +105,8 @@ ACCELERATE_API at::Tensor linear_gelu_linear(
 
 /// The normalised rows of `add_dropout_layer_norm` twice, one for each of two
 /// consumers, for transformers that add the normalised values to the residual.
-/// The gradients of both are added in the pass of backward. Both share memory:
-/// modify neither in place.
+/// The backward pass adds the gradients of both. Both share memory: modify
+/// neither in place.
 ///
 ///     auto [first, second] =
 ///         accelerate::kernels::add_dropout_layer_norm_twice(
@@ -132,8 +134,8 @@ ACCELERATE_API at::Tensor embedding(
     const at::Tensor& ids,
     std::optional<int64_t> padding = {});
 
-/// x / (root mean square over the last dimension) * `weight`; both have one
-/// dtype, computed in float32 (float64 for float64 input).
+/// x / (root mean square over the last dimension) * `weight`; both have the
+/// same dtype, computed in float32 (float64 for float64 input).
 ACCELERATE_API at::Tensor
 rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon);
 
@@ -152,7 +154,7 @@ ACCELERATE_API at::Tensor rotate(
     const at::Tensor& cos_BTD,
     const at::Tensor& sin_BTD);
 
-/// silu(gate) * up, of one dtype and shape.
+/// silu(gate) * up, of the same dtype and shape.
 ///
 ///     auto y = accelerate::kernels::swiglu(
 ///         torch::linear(x, w), torch::linear(x, w));

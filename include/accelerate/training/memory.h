@@ -12,7 +12,8 @@
 namespace accelerate {
 
 /// Whether an exception means that CPU or device memory ran out:
-/// `std::bad_alloc`, `c10::OutOfMemoryError`, and what torch throws instead.
+/// `std::bad_alloc`, `c10::OutOfMemoryError`, and other exceptions that torch
+/// throws in this case.
 ACCELERATE_API bool is_out_of_memory(const std::exception& error);
 
 /// Releases the cached memory of all devices, so that it can be allocated in

@@ -9,7 +9,8 @@
 namespace accelerate {
 
 struct ACCELERATE_API SeedOptions {
-  /// Added to the seed: pass the rank for different numbers on each process.
+  /// Added to the seed: pass the rank for different random numbers on each
+  /// process.
   uint64_t offset = 0;
   /// Also enable torch's deterministic algorithms (slower; operators without
   /// one throw).

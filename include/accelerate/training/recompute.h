@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activation checkpointing: less memory for more computation.
+// Activation checkpointing: trades computation for memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,7 +19,8 @@ namespace accelerate {
 
 namespace detail {
 
-/// Tensors in, tensors out; called once in forward and once in backward.
+/// Tensors in, tensors out; called once in the forward pass and once in the
+/// backward pass.
 using Segment =
     std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
@@ -29,8 +30,8 @@ ACCELERATE_API std::vector<at::Tensor> recompute(
 
 } // namespace detail
 
-/// Computes `function(inputs...)` without keeping its activations: backward
-/// runs `function` again on the saved inputs. Inputs and output are trees
+/// Computes `function(inputs...)` without keeping its activations: the backward
+/// pass runs `function` again on the saved inputs. Inputs and output are trees
 /// (`tree.h`); other values are copied. Parameters that `function` uses get
 /// their gradients as usual, even if no input requires one.
 ///
@@ -45,11 +46,11 @@ ACCELERATE_API std::vector<at::Tensor> recompute(
 /// bit-identical to those of the plain call. Other threads may draw from the
 /// CPU's default generator meanwhile, but not from a device's. Both runs cast
 /// weights again: autocast's cache is disabled. `function` and everything it
-/// refers to must live until backward. It must compute the same both times and
-/// must not depend on state that it changes itself (running statistics, e.g. of
-/// batch normalisation, are updated twice). Segments may be nested. The output
-/// requires gradients whenever gradients are recorded; otherwise this is a
-/// plain call.
+/// refers to must live until the backward pass has ended. It must compute the
+/// same both times and must not depend on state that it changes itself (running
+/// statistics, e.g. of batch normalisation, are updated twice). Segments may be
+/// nested. The output requires gradients whenever gradients are recorded;
+/// otherwise this is a plain call.
 ///
 /// Backward must be `backward()`: `torch::autograd::grad` and a list of inputs
 /// throw `UsageError`. Under DDP without `static_graph`, a parameter may be

@@ -87,7 +87,7 @@ def described(value: Any) -> str:
 
 
 def checked(where: str, name: str, value: Any, kind: Kind, remedy: str = "", extra: str = "") -> Any:
-    """The value converted to its type. Raises a one-line `ConfigError` if it has another type;
+    """The value converted to its type. Raises a one-line `ConfigError` if it has a different type;
     `extra` names other accepted values, `remedy` says what to do."""
     taken = kind.take(number_of(value) if kind.reads_texts else value)
     if taken is not None:
@@ -102,7 +102,7 @@ def checked(where: str, name: str, value: Any, kind: Kind, remedy: str = "", ext
 
 
 def checked_argument(where: str, name: str, value: Any, kind: Kind) -> Any:
-    """As `checked`, for an argument of a call: a `UsageError`."""
+    """Like `checked`, for an argument of a call; raises `UsageError`."""
     try:
         return checked(where, name, value, kind)
     except ConfigError as error:

@@ -59,8 +59,8 @@ def folder_to_save(context: RunContext, output_dir: Any, layout: str | None) -> 
     if not project.automatic_checkpoint_naming:
         if output_dir is None:
             raise UsageError(
-                "[save_state] No output_dir given. Pass one, or a ProjectConfiguration with "
-                "automatic_checkpoint_naming=True to Accelerator"
+                "[save_state] No output_dir given. Pass one, or pass "
+                "ProjectConfiguration(automatic_checkpoint_naming=True) to Accelerator"
             )
         return Path(os.path.expanduser(output_dir))
     if layout is None and not context.is_writer:
@@ -156,8 +156,8 @@ def folder_to_load(context: RunContext, input_dir: Any) -> Path:
             return _named_folder(Path(os.path.expanduser(input_dir)))
         if input_dir is None and not context.project.automatic_checkpoint_naming:
             raise UsageError(
-                "[load_state] No input_dir given. Pass one or 'latest', or a ProjectConfiguration "
-                "with automatic_checkpoint_naming=True to Accelerator"
+                "[load_state] No input_dir given. Pass a folder or 'latest', or pass "
+                "ProjectConfiguration(automatic_checkpoint_naming=True) to Accelerator"
             )
         folder_of_all(context)
         return None
@@ -293,8 +293,9 @@ def _call_save_hooks(context: RunContext, stage: Path) -> list[dict[str, Any] | 
     foreign = [state for state in weights if not any(state is own for own in given)]
     if foreign:
         raise UsageError(
-            f"[save_state] A pre-hook added {len(foreign)} new dictionaries to the list of weights. "
-            "It may only remove entries; write other weights to the folder that the hook receives"
+            f"[save_state] A pre-hook added {len(foreign)} new dictionaries to the list of "
+            "weights. A pre-hook may only remove entries. Write other weights to the folder that "
+            "the hook receives"
         )
     return [own if any(own is state for state in weights) else None for own in given]
 
@@ -368,8 +369,8 @@ def whole_state(
                 state[name] = wholes[place]
             elif place[0] in spread:
                 raise UsageError(
-                    f"[get_state_dict] '{name}' is a view of part of a parameter that is sharded or "
-                    "has fp32 master weights. Remove the state_dict hook that slices it"
+                    f"[get_state_dict] '{name}' is a view into a parameter that is sharded or has "
+                    "fp32 master weights. Remove the state_dict hook that slices it"
                 )
     return state
 
@@ -607,8 +608,9 @@ def load_original(
 ) -> None:
     if context.is_sharded:
         raise UsageError(
-            f"[load_state] {folder} has Hugging Face Accelerate's layout, which cannot be loaded into "
-            "sharded models. Load it once without sharding and save it again with save_state()"
+            f"[load_state] {folder} has Hugging Face Accelerate's layout, which cannot be loaded "
+            "into sharded models. Load the checkpoint once without sharding, and save it again "
+            "with save_state()"
         )
     put = together(
         context,

@@ -71,8 +71,9 @@ class Checkpoints:
         return kept
 
     def save(self, obj: Any, f: Any, safe_serialization: bool = False) -> None:
-        """As `torch.save`, on the main process only, or with `save_on_each_node` once per machine.
-        With `safe_serialization`, writes a dictionary of tensors as a safetensors file."""
+        """Like `torch.save`, but only on the main process, or once per machine with
+        `save_on_each_node`. With `safe_serialization`, writes a dictionary of tensors as a
+        safetensors file."""
         save(obj, f, self._context.saves_on_each_node, safe_serialization)
 
     def register_for_checkpointing(self, *objects: Any) -> None:
@@ -146,8 +147,8 @@ class Checkpoints:
         if self._context.is_sharded and (layout is not None or not safe_serialization):
             raise UsageError(
                 "[save_state] Sharded models cannot be saved with layout='accelerate' or "
-                "safe_serialization=False. Leave them out, or use save_model() or get_state_dict() "
-                "for whole weights"
+                "safe_serialization=False. Leave these options out, or use save_model() or "
+                "get_state_dict() for the full weights"
             )
         self.wait_for_save()
         folder = _checkpoints.folder_to_save(self._context, output_dir, layout)
@@ -188,16 +189,16 @@ class Checkpoints:
 
     def wait_for_save(self) -> None:
         """Blocks until asynchronous saves have finished. Raises the error of a failed save once,
-        here or in the next `save_state`, `load_state` or `end_training`. The end of a process waits
-        too, but can only print the error."""
+        here or in the next `save_state`, `load_state` or `end_training`. The end of a process also
+        waits, but can only print the error."""
         self._run.checkpoints.wait_for_save()
 
     def should_stop(self) -> bool:
         """Whether the run was asked to end soon, by SIGTERM or SIGUSR1 to one of its processes or
         to the launcher; true on all processes at the same step. Collective. After the first call,
-        the two signals no longer end the process, unless the program handles them itself. Before
-        that, a signal to the process ends it; the launcher holds back its own until the first call,
-        for at most half of `--grace_seconds`."""
+        the two signals do not end the process, unless the program handles them itself. Before the
+        first call, a signal to the process ends it. A signal to the launcher is held back until the
+        first call, for at most half of `--grace_seconds`."""
         return self._run.should_stop()
 
     def load_state(
@@ -217,9 +218,10 @@ class Checkpoints:
         `input_dir` is a folder; "latest" is the newest complete checkpoint in
         `project_dir/checkpoints`, as is None with automatic naming. The next loop over a loader
         runs the epoch of the save in its order, from its first batch: call `skip_first_batches`, or
-        pass `restore_loaders=True` to resume at the position of a running loop. None does so only
-        for loaders with `use_stateful_dataloader`. `allow_pickle` loads objects that only a pickle
-        can store, which may run any code. Other arguments go to the models' `load_state_dict`."""
+        pass `restore_loaders=True` to resume at the position of a running loop. By default (None),
+        only loaders with `use_stateful_dataloader` resume there. `allow_pickle` loads objects that
+        only a pickle can store, which may run arbitrary code. Other arguments go to the models'
+        `load_state_dict`."""
         # A process that has written its files may be ahead of the main process.
         self._run.checkpoints.wait_for_saves_of_all()
         folder = _checkpoints.folder_to_load(self._context, input_dir)

@@ -52,9 +52,9 @@ class Plan:
             self._plan(model)
         if not self._recipes and not self._losses:
             raise UsageError(
-                f"[prepare] fuse=True found nothing to fuse in {self._name}. It supports GPT-2, "
-                "BERT, DistilBERT, RoBERTa, Llama and similar models of transformers. Leave fuse "
-                "out"
+                f"[prepare] fuse=True found nothing to fuse in {self._name}. Fusion supports "
+                "GPT-2, BERT, DistilBERT, RoBERTa, Llama and similar transformers models. Leave "
+                "fuse out"
             )
 
     def _plan(self, model: Any) -> None:

@@ -37,7 +37,7 @@ LOST_RESULT = re.compile(r" failed with .*\nTraceback.*\nResultError:")
 
 
 class LaunchError(RuntimeError):
-    """A run on several processes failed. `rank` is the first one that failed, if known."""
+    """A run on several processes failed. `rank` is the first rank that failed, if known."""
 
     __module__ = "accelerate.launchers"  # The public module.
 

@@ -130,8 +130,8 @@ class _Cutter:
         if len(sizes) > 1 or None in sizes:
             raise UsageError(
                 "[DataLoaderDispatcher] The tensors of the batch have the shapes "
-                f"{[tuple(tensor.shape) for tensor in tensors]}, but they need the same first "
-                "dimension to be split. Pass dispatch_batches=False to read on every process"
+                f"{[tuple(tensor.shape) for tensor in tensors]}, but only tensors with the same "
+                "first dimension can be split. Pass dispatch_batches=False to read on every process"
             )
         return sizes.pop()
 
@@ -236,7 +236,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
     def _send(
         self, position: Place, num_to_skip: int
     ) -> Iterator[tuple[Any, int, _C.BatchFacts]]:
-        """As `_receive`, on process 0, which also sends the other processes theirs."""
+        """Like `_receive`, on process 0, which also sends the other processes theirs."""
         sender = _C.DispatchSender(self.state.group, _NUM_AHEAD)
         turns = self._turns(position, num_to_skip)
         own: deque = deque()

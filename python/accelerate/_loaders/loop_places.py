@@ -328,7 +328,7 @@ class PlacedLoader(DataLoader):
         sampler = self.get_sampler()
         is_seedable = isinstance(sampler, SeedableRandomSampler)
         if is_seedable != ("seed" in position):
-            how = "by a seed" if is_seedable else "without its own seed"
+            how = "with a seed" if is_seedable else "without its own seed"
             if resumes:
                 raise UsageError(
                     f"[DataLoader] The saved position is {position}, but this loader shuffles "
@@ -409,8 +409,8 @@ class PlacedLoader(DataLoader):
         elif num_left > 0 and self._shard_of_batches is None:
             _debug.warn(
                 f"[load_state] {state['world_size']} processes had read {state['num_done']} {unit} "
-                "of the epoch, which does not divide evenly between the processes of this run, so "
-                f"the last {num_left} are read again",
+                "of the epoch. This number does not divide evenly between the processes of this "
+                f"run, so the last {num_left} are read again",
                 stacklevel=2,
             )
             num_left = 0

@@ -134,7 +134,7 @@ class BatchSamplerShard(_OverBatches):
         self.drop_last = getattr(batch_sampler, "drop_last", False)
         if split_batches and self.batch_size is None:
             raise UsageError(
-                "[BatchSamplerShard] split_batches needs batches of one size, but "
+                "[BatchSamplerShard] split_batches needs batches of equal size, but "
                 f"{type(batch_sampler).__name__} has no batch_size. Pass split_batches=False"
             )
         self._shard()

@@ -93,15 +93,17 @@ class DeepSpeedEngine:
         accelerator = self.accelerator
         if load_module_only or not (load_optimizer_states and load_lr_scheduler_states):
             raise UsageError(
-                "[load_checkpoint] A checkpoint is loaded as a whole: weights, optimizer state and "
-                "scheduler. Leave load_module_only, load_optimizer_states and "
+                "[load_checkpoint] A checkpoint can only be loaded as a whole: weights, optimizer "
+                "state and scheduler state. Leave load_module_only, load_optimizer_states and "
                 "load_lr_scheduler_states at their defaults, or load the weights of save_model() "
                 "before prepare()."
             )
         if tag is None:
             latest = Path(load_dir) / _LATEST
             if not latest.is_file():
-                _debug.warn(f"[load_checkpoint] No checkpoint in {load_dir}: it has no file 'latest'")
+                _debug.warn(
+                    f"[load_checkpoint] No checkpoint in {load_dir}: the file 'latest' is missing"
+                )
                 return None, {}
             tag = latest.read_text(encoding="utf-8").strip()
         folder = Path(load_dir) / tag
@@ -131,8 +133,8 @@ class DeepSpeedEngine:
 def _existing(found: weakref.ref) -> Any:
     if (known := found()) is None:
         raise UsageError(
-            "[DeepSpeed] The Accelerator that prepared this model no longer exists. Keep it "
-            "alive while you use the model"
+            "[DeepSpeed] The Accelerator that prepared this model no longer exists. Keep the "
+            "Accelerator alive while you use the model"
         )
     return known
 

@@ -136,7 +136,7 @@ class Autocast(typing.NamedTuple):
 
 @contextmanager
 def _bare_autocast(device_type: str, dtype: torch.dtype, enabled: bool) -> Iterator[None]:
-    """As `torch.autocast`, which rejects devices whose module does not list its supported
+    """Like `torch.autocast`, but accepts devices whose module does not list its supported
     dtypes."""
     before = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
     torch.set_autocast_enabled(device_type, enabled)
@@ -178,7 +178,7 @@ def refuse_compiled_twice(function: Any) -> None:
 
 _REDUCED = (torch.float16, torch.bfloat16)
 _READ_OF_MEMORY = "cannot be read, because this rank only has a shard of it"
-_NO_GRADIENT = "received no gradient in the last backward"
+_NO_GRADIENT = "received no gradient in the last backward pass"
 
 
 class _Buckets:
@@ -453,7 +453,7 @@ class _Prepared(_Retyped):
             how = "are sharded" if context.is_spread else "have master weights"
             raise UsageError(
                 f"[load_state_dict] The parameters of this model {how}, so weights cannot be "
-                "loaded into it directly. Load them before prepare(), or load a checkpoint with "
+                "loaded into it directly. Load weights before prepare(), or load a checkpoint with "
                 "accelerator.load_state()"
             )
         return super().load_state_dict(*args, **kwargs)
@@ -791,7 +791,7 @@ def context_of(model: Any) -> _C.ModelContext | None:
 
 
 def context_for(where: str, model: Any) -> _C.ModelContext:
-    """As `context_of`, but raises `UsageError` for an object that was not prepared."""
+    """Like `context_of`, but raises `UsageError` for an object that was not prepared."""
     context = context_of(model)
     if context is None:
         raise UsageError(

@@ -53,7 +53,7 @@ def refuse_what_is_not_there(arguments: dict[str, Any]) -> None:
         if value is not None:
             raise NotImplementedError(
                 f"[Accelerator] The argument {name} is not supported. Leave it out. "
-                "docs/guide_python.md lists what is supported"
+                "docs/guide_python.md lists the supported arguments"
             )
     for variable, what in _SWITCHES.items():
         if str_to_bool(os.environ.get(variable) or "false"):
@@ -196,8 +196,8 @@ def accumulation_plugin(
         )
     if steps != 1:
         raise UsageError(
-            f"[Accelerator] gradient_accumulation_steps is {steps}, but a plugin is passed too. You "
-            "can only pass one of `gradient_accumulation_steps` and "
+            f"[Accelerator] gradient_accumulation_steps is {steps}, but a plugin is also passed. "
+            "You can only pass one of `gradient_accumulation_steps` and "
             "`gradient_accumulation_plugin`. Please only pass in the created "
             "`GradientAccumulationPlugin` object."
         )

@@ -37,7 +37,7 @@ def written_whole(path: str | os.PathLike) -> Iterator[str]:
 
 
 def save_pickle(value: Any, path: str | os.PathLike) -> None:
-    """As `torch.save`, but atomic. Raises `AccelerateError` if the disk is full."""
+    """Like `torch.save`, but atomic. Raises `AccelerateError` if the disk is full."""
     with written_whole(path) as temporary:
         try:
             # Given a name, torch says only "unexpected pos" when the disk is full.

@@ -301,7 +301,7 @@ def unflatten(flat: dict[str, Any], name: str, owner: str = "", copies: bool = T
         if kind not in ("array", "number"):
             raise DataError(
                 f"[load_state] The state of '{owner or name}' contains a '{kind}', which this "
-                "version cannot read. Load it with the version that wrote it"
+                "version cannot read. Load it with the version of accelerate that saved it"
             )
         import numpy
 

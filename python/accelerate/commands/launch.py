@@ -54,17 +54,17 @@ def _validate_launch_command(
 
 
 def simple_launcher(args: argparse.Namespace) -> None:
-    """As `launch_command`: the program itself determines what to start."""
+    """Like `launch_command`: the program itself determines what to start."""
     launch_command(args)
 
 
 def multi_gpu_launcher(args: argparse.Namespace) -> None:
-    """As `launch_command`: the program itself determines what to start."""
+    """Like `launch_command`: the program itself determines what to start."""
     launch_command(args)
 
 
 def deepspeed_launcher(args: argparse.Namespace) -> None:
-    """As `launch_command`: DeepSpeed's own launcher is not needed."""
+    """Like `launch_command`: DeepSpeed's own launcher is not needed."""
     launch_command(args)
 
 

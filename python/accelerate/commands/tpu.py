@@ -24,7 +24,9 @@ def tpu_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:
     else:
         parser = argparse.ArgumentParser("accelerate tpu-config", description=_DESCRIPTION)
     config = parser.add_argument_group("Config Arguments")
-    config.add_argument("--config_file", help="File with the options that are not passed here")
+    config.add_argument(
+        "--config_file", help="Configuration file for options that are not on the command line"
+    )
     config.add_argument("--tpu_name", help="Name of the TPU")
     config.add_argument("--tpu_zone", help="Zone of the TPU")
     pod = parser.add_argument_group("TPU Arguments")
@@ -49,7 +51,7 @@ def tpu_command_launcher(args: argparse.Namespace) -> None:
         subprocess.run(command, check=True)
     except FileNotFoundError:
         raise FileNotFoundError(
-            "[tpu-config] the program `gcloud` is not on the PATH; install Google Cloud's SDK"
+            "[tpu-config] the program `gcloud` is not on the PATH; install the Google Cloud SDK"
         ) from None
     print("Successfully setup pod.")
 

@@ -266,7 +266,7 @@ class _DefaultBackend(str):
 
 
 class _DefaultTimeout(timedelta):
-    """As `_DefaultBackend`."""
+    """Like `_DefaultBackend`."""
 
     def __repr__(self) -> str:
         return repr(timedelta(seconds=self.total_seconds()))
@@ -462,7 +462,7 @@ def _modules(value: Any) -> Any:
 # Fields of the plugin with plain types; the others are torch's objects, or their names.
 _FSDP_KINDS = {
     "fsdp_version": whole_number(1, 2),
-    "ignored_modules": Kind("modules, or a regular expression of their names", _modules),
+    "ignored_modules": Kind("modules, or a regular expression for their names", _modules),
     "transformer_cls_names_to_wrap": Kind("class names", _class_names),
     "min_num_params": whole_number(0),
     **dict.fromkeys(

@@ -2,7 +2,7 @@
 """Collectives and device transfers for nested values (docs/guide_python.md).
 
 Before a collective runs, the processes compare their values. If they do not match, each of them
-raises `MismatchError`, which names the odd one."""
+raises `MismatchError`, which names the process that differs."""
 
 from __future__ import annotations
 
@@ -171,8 +171,8 @@ def reduce(tensor: Any, reduction: str = "mean", scale: float = 1.0) -> Any:
     `scale` is for TPUs, which this package does not support."""
     if scale != 1.0:
         _debug.warn(
-            f"[reduce] scale={scale} has no effect, because only TPUs use it. Multiply the result "
-            "instead",
+            f"[reduce] scale={scale} has no effect, because it only applies to TPUs. Multiply the "
+            "result instead",
             stacklevel=2,
         )
     reductions = {"none": "sum", "sum": "sum", "mean": "mean", "max": "max"}
@@ -253,7 +253,7 @@ def find_batch_size(data: Any) -> int:
 
 
 def ignorant_find_batch_size(data: Any) -> int | None:
-    """As `find_batch_size`; None if no tensor has a first dimension."""
+    """Like `find_batch_size`; None if no tensor has a first dimension."""
     try:
         return find_batch_size(data)
     except (ValueError, TypeError, IndexError):

@@ -109,7 +109,7 @@ def save(
 
 
 def load(f: Any, map_location: Any = None, **kwargs: Any) -> Any:
-    """As `torch.load`, by default with `weights_only`, which runs no code but allows NumPy
+    """Like `torch.load`, by default with `weights_only`, which runs no code but allows NumPy
     arrays."""
     kwargs.setdefault("weights_only", True)
     with torch.serialization.safe_globals(_safe_globals() if kwargs["weights_only"] else []):

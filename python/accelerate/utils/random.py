@@ -60,8 +60,8 @@ def _functions_of(kind: RNGType, generator: torch.Generator | None) -> tuple[Cal
         device = torch.get_device_module(accelerator)
         return device.get_rng_state, device.set_rng_state
     raise UsageError(
-        f"[synchronize_rng_state] Unknown type '{kind}'. Expected torch, generator or "
-        f"'{accelerator}', the device of this process"
+        f"[synchronize_rng_state] Unknown type '{kind}'. Expected 'torch', 'generator' or "
+        f"'{accelerator}', the device type of this process"
     )
 
 

@@ -521,13 +521,13 @@ void CheckpointReader::check_parts() const {
     throw DataError(str_cat(
         "[load_state] The checkpoint '",
         folder_.string(),
-        "' is incomplete: the part of rank ",
+        "' is incomplete: the data of rank ",
         rank,
         needs_all ? " is missing. Load another checkpoint"
-                  : " was not finished. Load another checkpoint",
+                  : " was not fully written. Load another checkpoint",
         names.empty()
             ? ""
-            : str_cat(", or delete ", names, " to load it without this part")));
+            : str_cat(", or delete ", names, " to load it without this data")));
   }
 }
 

@@ -104,8 +104,7 @@ SavedModel::SavedModel(
         missing_ranks.empty()
             ? ""
             : str_cat(
-                  ", and the parts of these ranks are missing: ",
-                  missing_ranks),
+                  ", and the data of these ranks is missing: ", missing_ranks),
         ". Use another checkpoint"));
   }
 }
@@ -188,7 +187,7 @@ void SavedModel::check_whole(
               missing_ranks.empty()
                   ? ""
                   : str_cat(
-                        " because the parts of these ranks are missing: ",
+                        " because the data of these ranks is missing: ",
                         missing_ranks)));
     }
   }

@@ -219,9 +219,9 @@ std::vector<Field> hardware_fields() {
       {.name = "num_processes",
        .member = &LaunchConfig::num_processes,
        .group = kHardware,
-       .help = "Processes to start, in total over all machines (default: one "
-               "per GPU, or one on the CPU). With --num_machines MIN:MAX, "
-               "the total for MAX machines",
+       .help = "Total number of processes on all machines (default: one per "
+               "GPU, or one on the CPU). With --num_machines MIN:MAX, the "
+               "total for MAX machines",
        .value_name = "N",
        .least = 1,
        .most = kMaxProcesses,
@@ -413,7 +413,8 @@ std::vector<Field> job_fields() {
       {.name = "watch",
        .member = &LaunchConfig::watch,
        .group = kJob,
-       .help = "Show the run on a page while it runs (see `accelerate watch`)"},
+       .help =
+           "Show the run on a web page while it runs (see `accelerate watch`)"},
       {.name = "log_dir",
        .member = &LaunchConfig::log_dir,
        .group = kJob,
@@ -433,7 +434,7 @@ std::vector<Field> job_fields() {
       {.name = "tee",
        .member = &LaunchConfig::tee,
        .group = kJob,
-       .help = "With --log_dir, the output that the terminal still shows: 0 "
+       .help = "With --log_dir, which output the terminal also shows: 0 "
                "nothing, 1 stdout, 2 stderr, 3 both; or per local rank, e.g. "
                "0:3,1:2",
        .value_name = "N",
@@ -444,8 +445,8 @@ std::vector<Field> job_fields() {
       {.name = "local_ranks_filter",
        .member = &LaunchConfig::local_ranks_filter,
        .group = kJob,
-       .help = "Show only the output of these local ranks, e.g. 0,1; log "
-               "files contain all of it",
+       .help = "Show only the output of these local ranks, e.g. 0,1; log files "
+               "contain the output of all ranks",
        .value_name = "RANKS",
        .check = check_ranks,
        .unset_word = "all",

@@ -15,7 +15,7 @@ constexpr std::string_view kDeepSpeedLauncher =
 constexpr std::string_view kMegatron =
     "Megatron-LM is not supported. Use --multi_gpu (distributed_type "
     "MULTI_GPU)";
-constexpr std::string_view kParallelism =
+constexpr std::string_view kOtherParallelism =
     "Tensor, context and sequence parallelism are not supported. Use "
     "--multi_gpu (distributed_type MULTI_GPU)";
 constexpr std::string_view kTpu =
@@ -35,7 +35,7 @@ constexpr std::string_view kRendezvous =
 
 constexpr ForeignKey kKeys[] = {
     {"megatron_lm_config", ForeignKind::kNote, kMegatron},
-    {"tp_config", ForeignKind::kNote, kParallelism, true},
+    {"tp_config", ForeignKind::kNote, kOtherParallelism, true},
     {"fp8_config", ForeignKind::kSilent, kFp8},
     {"ipex_config", ForeignKind::kNote, kIpex, true},
     {"xpu_config", ForeignKind::kNote, kIpex, true},
@@ -74,7 +74,7 @@ struct NamedAdvice {
 
 constexpr NamedAdvice kDistributedTypes[] = {
     {"MEGATRON_LM", kMegatron},
-    {"TP", kParallelism},
+    {"TP", kOtherParallelism},
     {"XLA", kTpu},
     {"TPU", kTpu},
     {"MPS", kDevice},
@@ -96,7 +96,7 @@ constexpr NamedAdvice kFlags[] = {
     {"deepspeed_inclusion_filter", kDeepSpeedLauncher},
     {"use_megatron_lm", kMegatron},
     {"megatron_lm_", kMegatron},
-    {"parallelism_config_", kParallelism},
+    {"parallelism_config_", kOtherParallelism},
     {"tpu", kTpu},
     {"tpu_", kTpu},
     {"no_tpu_cluster", kTpu},

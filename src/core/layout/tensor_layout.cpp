@@ -128,9 +128,9 @@ TensorPieces pieces_of(
         throw UsageError(str_cat(
             "[layout] ",
             place.size,
-            " shares of ",
+            " shards of ",
             flat->share,
-            " elements cannot store ",
+            " elements cannot hold ",
             num,
             " elements from position ",
             flat->offset));

@@ -88,9 +88,9 @@ const char* words_for(Part part) {
     case Part::kData:
       return "waiting for data";
     case Part::kForward:
-      return "in a forward";
+      return "in a forward pass";
     case Part::kBackward:
-      return "in a backward";
+      return "in a backward pass";
     case Part::kCommunication:
       return "waiting in a collective";
     case Part::kOptimizer:

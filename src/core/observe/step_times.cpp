@@ -42,7 +42,7 @@ constexpr std::array<PartOfStep, 8> kPartsOfStep = {{
     {&StepTimes::Parts::other,
      "user code",
      0.25,
-     "check what else the loop does: .item(), logging, evaluation"},
+     "look for slow code in the loop: .item(), logging, evaluation"},
 }};
 
 int64_t percent(double share) {

@@ -185,7 +185,7 @@ class DistributedReader {
       const std::string& name) const {
     if (!value.is_call_of(name) || value.items.size() != 3 ||
         value.items[2]->items.size() > kMaxFields) {
-      refuse(str_cat("has a different object instead of ", name));
+      refuse(str_cat("has an unexpected object instead of ", name));
     }
     return *value.items[2];
   }
@@ -220,7 +220,7 @@ class DistributedReader {
   Shape size_of(const PickleValue& value) const {
     if (!value.is_call_of("torch Size") || value.items.size() != 2 ||
         value.items[1]->items.size() != 1) {
-      refuse("has a different object instead of a torch.Size");
+      refuse("has an unexpected object instead of a torch.Size");
     }
     return numbers(*value.items[1]->items[0]);
   }
@@ -391,8 +391,8 @@ class DistributedReader {
     if (!root.is_call_of("torch._utils _rebuild_tensor_v2") ||
         root.items[1]->items.size() < 4 ||
         !root.items[1]->items[0]->is(Kind::kReference)) {
-      refuse(
-          str_cat("has a different object instead of the tensor '", name, "'"));
+      refuse(str_cat(
+          "has an unexpected object instead of the tensor '", name, "'"));
     }
     const auto& arguments = root.items[1]->items;
     const auto& storage = of(*arguments[0]->items[0], Kind::kTuple).items;

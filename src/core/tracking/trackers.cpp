@@ -253,8 +253,8 @@ struct Trackers::Impl {
               what,
               " failed: ",
               printable(why),
-              ". The run continues without it, and further failures of this "
-              "tracker are not shown"));
+              ". The run continues without this tracker, and further failures "
+              "are not shown"));
     }
   }
   template <class F>
@@ -297,7 +297,7 @@ struct Trackers::Impl {
                 where,
                 "] '",
                 printable(name),
-                "' is given twice in one call, so only its last value is "
+                "' was passed twice in one call, so only its last value is "
                 "logged. Pass each name only once"));
       }
     }

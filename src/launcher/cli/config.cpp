@@ -124,8 +124,8 @@ void add_default(CLI::App& config, const FileName& file) {
       throw ConfigError(str_cat(
           "[config default] '",
           path.string(),
-          "' already exists. Remove it first, or run `accelerate config` to "
-          "change it"));
+          "' already exists. Remove the file first, or run `accelerate config` "
+          "to change it"));
     }
     write_config_file(path, to_document(config));
     announce(path, config, file->empty());

@@ -348,7 +348,7 @@ void Accelerator::backward(const at::Tensor& loss, BackwardOptions options) {
             ? str_cat(
                   "The loss has shape ",
                   loss.sizes(),
-                  ". Reduce it to one number, for example with mean()")
+                  ". Reduce it to a scalar, for example with mean()")
             : std::string(
                   "The loss does not require gradients. Compute it from a "
                   "prepared model, without NoGradGuard")));

@@ -30,8 +30,8 @@ std::pair<at::Tensor, at::Tensor> counted_classes(
         predictions.sizes(),
         ", but the labels have shape ",
         labels.sizes(),
-        ". Pass classes of the same shape, or scores with an additional "
-        "dimension (dim 1)"));
+        ". Pass class indices of the same shape, or scores with an additional "
+        "class dimension (dim 1)"));
   }
   const bool are_of_one = are_scores && predictions.size(1) == 1;
   if (are_of_one || (!are_scores && predictions.is_floating_point())) {
@@ -139,7 +139,7 @@ void Mean::update(const at::Tensor& values, const at::Tensor& weights) {
         weights.sizes(),
         ", but the values have shape ",
         values.sizes(),
-        ". Pass weights of the same shape, or weights that expand to it"));
+        ". Pass weights of the same shape, or of a shape that expands to it"));
   }
   const auto scale =
       real_rows(weights.to(values.device()).expand(values.sizes()))
@@ -175,8 +175,8 @@ F1::F1(const Accelerator& accelerator, F1Options options)
     throw UsageError(str_cat(
         "[F1] num_classes is ",
         options.num_classes,
-        is_binary ? ", expected 2 with F1Average::kBinary. Choose another "
-                    "average for more classes"
+        is_binary ? ", expected 2 with F1Average::kBinary. Choose a different "
+                    "average for more than 2 classes"
                   : ", expected 2 to 2^24"));
   }
 }

@@ -84,7 +84,7 @@ void check_values(const ParameterSet& model) {
   if (DeferredScope::is_open()) {
     throw UsageError(
         "[prepare] An EmptyWeights still exists. Destroy it before prepare(), "
-        "which allocates the weights");
+        "because prepare() allocates the weights");
   }
   const auto check = [](const std::string& name, const at::Tensor& tensor) {
     if (tensor.is_meta() && !is_deferred(tensor)) {

@@ -252,9 +252,9 @@ scatter(const ProcessGroup& group, const Leaves& leaves, int root) {
           root,
           " passed ",
           shape.empty() ? "a scalar" : str_cat(shape[0], " rows"),
-          ", which ",
+          ", which cannot be split evenly between ",
           group.world_size(),
-          " ranks cannot share equally. Pad or shorten dimension 0"));
+          " ranks. Pad or shorten dimension 0"));
     }
     shape[0] /= group.world_size();
     const auto device =

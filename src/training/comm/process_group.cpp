@@ -87,13 +87,13 @@ void check_whole(
         whole.numel(),
         " elements of ",
         whole.scalar_type(),
-        ", but each rank's part has ",
+        ", but each rank's shard has ",
         part.numel(),
         " of ",
         part.scalar_type(),
-        ". Use one dtype, and pad the full tensor to ",
+        ". Use the same dtype for both, and pad the full tensor to ",
         world_size,
-        " equal parts"));
+        " equal shards"));
   }
 }
 
@@ -114,9 +114,9 @@ void check_rows(
         output.sizes(),
         " and dtype ",
         output.scalar_type(),
-        ". Use one dtype, and pass ",
+        ". Use the same dtype for both, and pass ",
         world_size,
-        " rows (one per rank), each of the size of an output"));
+        " rows (one per rank), each with the shape of an output"));
   }
 }
 
@@ -414,7 +414,8 @@ void ProcessGroup::Impl::fail(
       kAnotherExited,
       which,
       place.empty() ? "" : str_cat(" (", place, ')'),
-      ". Its error is above. If there is none, that rank left a loop early (",
+      ". Its error is above. If there is no error, that rank left a loop early "
+      "(",
       cause,
       ')'));
 }

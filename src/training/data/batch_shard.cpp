@@ -73,7 +73,7 @@ void check_done(const char* where, int64_t num_done, int64_t num_units) {
         num_done,
         ", but an epoch ends at position ",
         num_units,
-        ". Load a state that was saved with the same dataset"));
+        ". Load state that was saved with the same dataset"));
   }
 }
 

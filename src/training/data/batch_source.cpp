@@ -52,7 +52,8 @@ std::unique_ptr<ElementStream> BatchSource::open(
 Any BatchSource::collate(
     const std::vector<Any>& /*elements*/,
     std::span<const int64_t> /*positions*/) const {
-  throw UsageError("[DataLoader] A map dataset collates what it reads");
+  throw UsageError(
+      "[DataLoader] A map dataset collates batches when it reads them");
 }
 
 void throw_data_error(const char* doing, std::span<const int64_t> samples) {

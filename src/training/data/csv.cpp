@@ -74,7 +74,7 @@ class CsvReader {
       const size_t quote = text_.find('"', at_);
       if (quote == std::string_view::npos) {
         line_ = first_line_;
-        fail("A quoted field of this record is never closed");
+        fail("A quoted field in this record is never closed");
       }
       const auto part = text_.substr(at_, quote - at_);
       line_ += static_cast<size_t>(std::count(part.begin(), part.end(), '\n'));
@@ -130,7 +130,8 @@ class CsvRows final : public TextDataset::Impl {
     bool at_header = options_.has_header;
     if (at_header && !reader.find_record()) {
       file.fail(
-          1, "The file is empty. Its first row must contain the column names");
+          1,
+          "The file is empty, but its first row must contain the column names");
     }
     while (reader.find_record()) {
       const Place place{&file, reader.offset(), reader.line()};

@@ -122,7 +122,7 @@ ImageTransform random_resized_crop(int64_t size, double min_scale) {
     throw UsageError(str_cat(
         "[random_resized_crop] min_scale is ",
         min_scale,
-        ". It must be more than 0 and at most 1"));
+        ". Pass a value greater than 0 and at most 1"));
   }
   return [size, min_scale](const at::Tensor& image, at::Generator& generator) {
     const auto height = static_cast<double>(image.size(1));
@@ -198,8 +198,8 @@ ImageTransform normalize(
         mean.size(),
         " means and ",
         deviation.size(),
-        " deviations. Pass the same number of each, or one of each for all "
-        "channels"));
+        " deviations. Pass one mean and one deviation per channel, or one of "
+        "each for all channels"));
   }
   return
       [shift = as_channels(mean), scale = as_channels(deviation), num_numbers](

@@ -55,7 +55,8 @@ at::Generator& sample_generator() {
   if (current_reading == nullptr) {
     throw UsageError(
         "[sample_generator] This thread is not reading a sample for a loader. "
-        "Call it inside a dataset's get(), or create your own generator");
+        "Call sample_generator() inside a dataset's get(), or create your own "
+        "generator");
   }
   return current_reading->generator();
 }

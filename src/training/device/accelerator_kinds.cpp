@@ -53,8 +53,8 @@ void register_accelerator(AcceleratorKind kind) {
     throw UsageError(str_cat(
         "[register_accelerator] '",
         kind.name(),
-        "' has no distributed_type. Set it to the name that Hugging Face uses "
-        "for several processes on such devices, for example MULTI_GPU"));
+        "' has no distributed_type. Set it to Hugging Face's name for several "
+        "processes on such devices, for example MULTI_GPU"));
   }
   auto& [mutex, rows] = table();
   const std::lock_guard<std::mutex> lock(mutex);

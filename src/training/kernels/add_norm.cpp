@@ -157,8 +157,8 @@ Rows checked_rows(const char* operation, Rows rows, double dropout = 0) {
         "] Got rows ",
         described(residual),
         others,
-        ". Pass rows of one shape and vectors with one element per channel, "
-        "all of one floating-point type"));
+        ". Pass rows of the same shape and vectors with one element per "
+        "channel, all of the same floating-point type"));
   }
   if (!(dropout >= 0 && dropout <= 1)) {
     throw UsageError(

@@ -137,8 +137,8 @@ void check_rms(
         described(branch),
         " and a weight ",
         described(weight),
-        ". Pass tensors of one floating-point type, a branch of the same shape "
-        "as the rows and one weight per channel"));
+        ". Pass tensors of the same floating-point type, a branch of the same "
+        "shape as the rows and one weight per channel"));
   }
 }
 
@@ -277,7 +277,8 @@ at::Tensor swiglu(const at::Tensor& given_gate, const at::Tensor& given_up) {
         described(gate),
         " and ",
         described(up),
-        ". Both must have the same shape and the same floating-point type"));
+        ". Pass two tensors of the same shape and the same floating-point "
+        "type"));
   }
   return SwigluFunction::apply(gate, up);
 }

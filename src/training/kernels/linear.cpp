@@ -146,7 +146,7 @@ void check_product(
         described(weight),
         " and a bias ",
         described(bias),
-        ". Pass tensors of one floating-point type, a weight of outputs x "
+        ". Pass tensors of the same floating-point type, a weight of outputs x "
         "inputs and a bias with one element per output"));
   }
 }

@@ -101,7 +101,7 @@ Factor polynomial(const SchedulerOptions& options, double default_lr) {
       str_cat(
           "has lr_end = ",
           options.lr_end,
-          ". It must be less than the optimizer's learning rate ",
+          ". Pass a value below the optimizer's learning rate ",
           default_lr));
   return with_warmup(options, [options, default_lr](int64_t step) {
     const int64_t total = *options.num_training_steps;

@@ -131,7 +131,7 @@ void check_none_is_lost(
           option,
           "' that ",
           optimizer.kind(),
-          " does not have. Load it into the kind of optimizer that saved it"));
+          " does not have. Load it into an optimizer of the same type"));
     }
   }
 }
@@ -147,7 +147,7 @@ void check_fits(
         kind,
         ", but the optimizer is ",
         optimizer.kind(),
-        ". Load it into the kind of optimizer that saved it"));
+        ". Load it into an optimizer of the same type"));
   }
   if (num_groups(state) != names.size()) {
     refuse(str_cat(

@@ -415,7 +415,7 @@ StateDict OptimizerStep::of_this_rank(const StateDict& saved) const {
           entry.trained.numel(),
           " other elements of a tensor of shape ",
           at::IntArrayRef(entry.sizes),
-          ". Load it with the number of ranks that saved it"));
+          ". Load the state with the number of ranks that saved it"));
     }
     state.set(entry.key, slice->values.view(entry.trained.sizes()));
   });

@@ -122,7 +122,8 @@ class OneCycleRule final : public CountingRule {
             options_.max_lr.size(),
             " values of max_lr for ",
             rates.groups.size(),
-            " parameter groups. Pass one value, or one for each group"));
+            " parameter groups. Pass one value for all groups, or one for each "
+            "group"));
     CountingRule::start(rates);
   }
   void restore_momentum(Rates& rates) const override {

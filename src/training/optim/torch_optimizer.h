@@ -174,8 +174,8 @@ inline StateDict TorchOptimizer::new_state(
     throw UsageError(str_cat(
         "[prepare] The optimizer already has state for '",
         replacement.name,
-        "', but this run trains another tensor in its place. Prepare the "
-        "model and the optimizer before the first step, and load state after "
+        "', but this run trains a different tensor instead. Prepare the model "
+        "and the optimizer before the first step, and load state after "
         "prepare()"));
   }
   return state;

@@ -190,9 +190,9 @@ class DdpLayer final : public ForwardLayer,
       // The reducer would learn the graph from several backwards, and then
       // always wait for as many.
       throw UsageError(str_cat(
-          "[forward] With static_graph, the first backward must synchronise "
-          "gradients, but this one only accumulates them (because of "
-          "accumulate, no_sync or LocalSGD). ",
+          "[forward] With static_graph, the first backward pass must "
+          "synchronise gradients, but this one only accumulates them (because "
+          "of accumulate, no_sync or LocalSGD). ",
           hint(
               "Run one step that synchronises first, set "
               ".accumulation.sync_each_batch, or leave static_graph off",
@@ -564,9 +564,9 @@ class DdpLayer final : public ForwardLayer,
       throw UsageError(str_cat(
           "[backward] Parameter '",
           names_[place],
-          "' received a second gradient in one backward, because a recomputed "
-          "segment shares it with other code. Use it in one segment only, or "
-          "set static_graph"));
+          "' received a second gradient in one backward pass, because a "
+          "recomputed segment shares it with other code. Use it in one segment "
+          "only, or set static_graph"));
     }
   }
 

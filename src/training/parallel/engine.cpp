@@ -48,8 +48,8 @@ void ParallelEngine::add(std::unique_ptr<Layer> layer) {
   if (auto* exchange = dynamic_cast<ExchangeLayer*>(layer.get())) {
     if (exchange_ != nullptr) {
       throw UsageError(
-          "[prepare] Two layers synchronise the gradients of a model. Keep one "
-          "of them");
+          "[prepare] Two layers synchronise the gradients of the same model. "
+          "Keep only one");
     }
     exchange_ = exchange;
   }

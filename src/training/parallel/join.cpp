@@ -82,7 +82,7 @@ std::optional<JoinNews> JoinChannel::exchange(
   for (size_t i = 0; i < kNumFacts; ++i) {
     if (seen[2 * i] != -seen[2 * i + 1]) {
       const char* what[] = {
-          "they are at different points of a step, for example because only "
+          "they are at different points in a step, for example because only "
           "some of them pass a loss weight",
           "they call different models",
           "only some record gradients",
@@ -199,7 +199,7 @@ JoinGuard::JoinGuard(
             "[join_uneven_inputs] The strategy of model ",
             i,
             " does not support a different number of batches on each rank. "
-            "Turn even_batches on in the loader, or train the model with DDP "
+            "Turn on even_batches in the loader, or train the model with DDP "
             "without static_graph"));
       }
     }

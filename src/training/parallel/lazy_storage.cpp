@@ -138,7 +138,7 @@ void bring(
             schema.name(),
             " would write to ",
             context->name,
-            ", of which this rank only has a shard. Change weights before "
+            ", but this rank only has a shard of it. Change weights before "
             "prepare(), or with a prepared optimizer"));
       }
       // If a view needs a copy after all, another operator makes it.

@@ -156,7 +156,8 @@ void UnitGathers::begin_use(Gathered& unit) {
         unit.unit().name,
         " were read outside the prepared model's forward and "
         "accelerator.backward(). One rank alone cannot gather them there. Read "
-        "them inside, or save them with save_model() or save_state()"));
+        "them inside these calls, or save them with save_model() or "
+        "save_state()"));
   }
   before_use_();
   if (plan().use(unit.index)) {

@@ -49,7 +49,7 @@ void name_unused_parameters(
     throw UsageError(str_cat(
         "[forward] ",
         list.empty() ? "A parameter" : list,
-        " received no gradient in the last backward. Use it in the loss, "
+        " received no gradient in the last backward pass. Use it in the loss, "
         "freeze it, or ",
         has_script_stack()
             ? "pass DistributedDataParallelKwargs(find_unused_parameters=True)"

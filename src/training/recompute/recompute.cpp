@@ -234,7 +234,7 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
   static tensor_list backward(AutogradContext* context, tensor_list gradients) {
     if (!torch::autograd::Engine::get_default_engine().is_checkpoint_valid()) {
       throw UsageError(
-          "[recompute] torch::autograd::grad and a backward with a list of "
+          "[recompute] torch::autograd::grad and backward() with a list of "
           "inputs do not work with a recomputed segment. Call backward() "
           "without inputs");
     }

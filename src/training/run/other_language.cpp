@@ -73,9 +73,9 @@ std::optional<std::string> leave_other_language(
             name,
             "' in '",
             file,
-            "', which only Python can read. Save it from Python with "
-            "safe_serialization=True, and keep only tensors and numbers in the "
-            "state"));
+            "', which only Python can read. Save the checkpoint from Python "
+            "with safe_serialization=True, and keep only tensors and numbers "
+            "in the state"));
       }
       left.insert(name);
     }

@@ -471,7 +471,7 @@ std::vector<std::string> RunCheckpoints::add_own_part(
     throw DataError(str_cat(
         "[load_state] '",
         checkpoint.folder().string(),
-        "' is incomplete: the part of rank ",
+        "' is incomplete: the data of rank ",
         context_.topology().rank,
         " is missing. Is the folder visible on all machines?"));
   }
@@ -482,8 +482,8 @@ std::vector<std::string> RunCheckpoints::add_own_part(
       checkpoint.folder().string(),
       "' has no data from rank ",
       context_.topology().rank,
-      ", which did not call save_state(). Its random number generators keep "
-      "their current state")};
+      ", which did not call save_state(). The random number generators of this "
+      "rank keep their current state")};
 }
 
 StateReader::Needs RunCheckpoints::slice_needs() const {
@@ -512,7 +512,7 @@ std::vector<std::string> RunCheckpoints::add_parts_of_all(
     throw DataError(str_cat(
         "[load_state] '",
         checkpoint.folder().string(),
-        "' is incomplete: it has parts from only ",
+        "' is incomplete: it has data from only ",
         parts.size(),
         " of ",
         manifest.world_size,
@@ -548,8 +548,8 @@ fs::path RunCheckpoints::next_checkpoint() const {
   const auto& options = context_.options.checkpoints;
   if (options.folder.empty()) {
     throw UsageError(
-        "[save_state] No folder given. Pass one, or create the Accelerator "
-        "with .checkpoints = {.folder = \"run\"}");
+        "[save_state] No folder given. Pass a folder, or create the "
+        "Accelerator with .checkpoints = {.folder = \"run\"}");
   }
   if (options.total_limit && *options.total_limit < 1) {
     throw ConfigError(str_cat(

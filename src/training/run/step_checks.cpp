@@ -108,9 +108,9 @@ void StepChecks::check_arrivals() {
               "[backward] The gradients of '",
               context_.state->name_of(*model),
               "' were not synchronised between processes: the loss comes from "
-              "the module that was passed to prepare(), or from a forward "
-              "whose backward has already run. Call the model returned by "
-              "prepare(), once for each backward"));
+              "the module that was passed to prepare(), or from a forward pass "
+              "whose backward pass has already run. Call the model returned by "
+              "prepare(), once for each backward pass"));
     }
   }
   if (!has_come) {

@@ -157,7 +157,7 @@ void check_steps(
   }
   if (differs(of_ranks, kMissedUpdates)) {
     throw MismatchError(str_cat(
-        "[backward] Ranks left out backward() at the end of gradient "
+        "[backward] Ranks skipped backward() at the end of gradient "
         "accumulation a different number of times: ",
         by_rank(of_ranks, kMissedUpdates, times),
         ", so they accumulate different micro-batches. Skip a micro-batch on "
@@ -193,7 +193,8 @@ void check_steps(
       throw MismatchError(str_cat(
           "[backward] zero_grad() of ",
           name_of(optimizers, i),
-          " was called between the last two backwards on some ranks only: ",
+          " was called between the last two backward passes on some ranks "
+          "only: ",
           by_rank(
               of_ranks,
               kHoldsSynchronised,

@@ -286,8 +286,8 @@ class Replay {
       throw UsageError(str_cat(
           "[EmptyWeights] A tensor of shape ",
           tensor.sizes(),
-          " changed after a weight was created from it. Clone it first, or "
-          "change it after prepare()"));
+          " changed after a weight was created from it. Clone the tensor "
+          "first, or change it after prepare()"));
     }
   }
 

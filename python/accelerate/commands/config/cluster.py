@@ -9,7 +9,7 @@ from accelerate.commands.config.config_args import BaseConfig
 
 
 def get_cluster_input() -> BaseConfig:
-    """As `get_user_input`: this package configures clusters only."""
+    """Like `get_user_input`: this package configures clusters only."""
     return get_user_input()
 
 

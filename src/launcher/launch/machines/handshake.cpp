@@ -10,8 +10,8 @@ namespace accelerate {
 namespace {
 
 constexpr const char* kOtherProtocol =
-    "the two machines speak different versions of the launch protocol; "
-    "install the same version of accelerate on every machine";
+    "the two machines use different versions of the launch protocol; install "
+    "the same version of accelerate on every machine";
 
 std::string wrong_token() {
   return str_cat(

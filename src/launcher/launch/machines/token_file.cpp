@@ -128,8 +128,8 @@ std::string await_token(const fs::path& path, std::chrono::seconds limit) {
           path.string(),
           " within ",
           limit.count(),
-          " s. Check that it has started and that the machines share the "
-          "home folder, or set the same ",
+          " s. Check that machine 0 has started and that the machines share "
+          "the home folder, or set the same ",
           variables::kJobToken,
           " on all of them (srun forwards it, mpirun with -x)"));
     }

@@ -65,7 +65,8 @@ int num_local_of(
         *config.num_processes,
         " cannot be divided over ",
         num_machines,
-        " machines. It is the total over all machines, so use a multiple of ",
+        " machines. The number is the total over all machines, so use a "
+        "multiple of ",
         num_machines));
   }
   const int num_local = *config.num_processes / num_machines;

@@ -155,8 +155,8 @@ std::string hint_for(const std::string& program, int cause) {
     return "it is a device, a pipe or a socket; pass a program or a .py file";
   }
   if (cause == EACCES && access(program.c_str(), X_OK) == 0) {
-    return "it is executable, but its disk is mounted with noexec, or the "
-           "interpreter in its first line is not executable";
+    return "it is executable, but its file system is mounted with noexec, or "
+           "the interpreter in its first line is not executable";
   }
   if (cause == EACCES && fs::exists(program, ignored)) {
     return str_cat("make it executable: chmod +x ", printable(program));

@@ -366,7 +366,7 @@ void Supervisor::deliver_held() {
         signal == SIGUSR1 ? "SIGUSR1" : "SIGUSR2",
         " for rank ",
         ranks,
-        ", which did not handle it within ",
+        ", because it was not handled within ",
         std::chrono::duration<double>(grace_).count() / 2,
         " s. Call should_stop() in the training loop, or install a handler"));
   }
