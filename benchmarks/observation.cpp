@@ -75,13 +75,13 @@ class Loop {
   /// gradients and the exchange that compares it, a reduced loss, an update.
   void observed(bool tracks) {
     auto& record = RankRecord::of_this_thread();
-    { const PartScope data(Part::kData); }
+    { const PhaseScope data(StepPhase::kData); }
     {
-      const PartScope forward(Part::kForward);
+      const PhaseScope forward(StepPhase::kForward);
       bare();
     }
     {
-      const PartScope backward(Part::kBackward);
+      const PhaseScope backward(StepPhase::kBackward);
       for (int i = 0; i < 32; ++i) {
         record.note_gradient();
       }
@@ -92,7 +92,7 @@ class Loop {
       collective();
     }
     {
-      const PartScope optimizer(Part::kOptimizer);
+      const PhaseScope optimizer(StepPhase::kOptimizer);
       record.note_update();
     }
     if (tracks) {
@@ -129,9 +129,11 @@ class Loop {
     const ObservedOperation operation{
         "all_reduce", ++number_, "Float", 2, {1024, 1024}};
     {
-      const OperationScope start(Part::kCommunication, &membership_, operation);
+      const OperationScope start(
+          StepPhase::kCommunication, &membership_, operation);
     }
-    const OperationScope finish(Part::kCommunication, &membership_, operation);
+    const OperationScope finish(
+        StepPhase::kCommunication, &membership_, operation);
   }
   static double microseconds_per_step(const std::function<void()>& step) {
     const auto begin = std::chrono::steady_clock::now();

@@ -444,7 +444,7 @@ class ACCELERATE_API Accelerator {
   template <class T>
   GatheredOf<T> gather_for_metrics(const T& value) const {
     return detail::put_back(
-        detail::make_room(value), gather_real(detail::take_apart(value)));
+        detail::widen(value), gather_real(detail::take_apart(value)));
   }
   template <tree::PlainObject T>
   std::vector<T> gather_for_metrics(const std::vector<T>& objects) const {
@@ -523,8 +523,8 @@ class ACCELERATE_API Accelerator {
     } else if constexpr (std::is_same_v<Kind, Scheduler>) {
       return prepare_scheduler(object);
     } else if constexpr (detail::IsDataLoader<Kind>) {
-      auto prepared =
-          object.is_prepared() ? Kind(object) : object.prepared(loader_place());
+      auto prepared = object.is_prepared() ? Kind(object)
+                                           : object.prepared(loader_context());
       state().add("loader", prepared.stateful());
       return prepared;
     } else if constexpr (detail::IsPrepared<Kind>) {
@@ -556,7 +556,7 @@ class ACCELERATE_API Accelerator {
       const ConfigText& config) const;
   std::optional<c10::Device> placement() const;
   std::shared_ptr<StepState> step_state() const;
-  detail::LoaderPlace loader_place() const;
+  detail::LoaderContext loader_context() const;
   std::vector<at::Tensor> gather_real(const detail::Leaves& leaves) const;
   int64_t num_gathered(int64_t size) const;
   friend class Metric;

@@ -12,7 +12,7 @@
 #include "accelerate/data/data_loader_options.h"
 #include "accelerate/datasets.h"
 #include "accelerate/detail/batch_source.h"
-#include "accelerate/detail/loader_place.h"
+#include "accelerate/detail/loader_context.h"
 #include "accelerate/export.h"
 #include "accelerate/state/stateful.h"
 
@@ -61,7 +61,7 @@ class ACCELERATE_API AnyDataLoader {
   AnyDataLoader(
       std::shared_ptr<const detail::BatchSource> source,
       DataLoaderOptions options);
-  AnyDataLoader placed(detail::LoaderPlace place) const;
+  AnyDataLoader placed(detail::LoaderContext context) const;
   AnyDataLoader skipping(int64_t num_batches) const;
   std::unique_ptr<detail::BatchCursor> open();
 
@@ -125,8 +125,8 @@ class DataLoader : public AnyDataLoader {
   std::default_sentinel_t end() const { return {}; }
 
   /// The same loader for one rank; called by `Accelerator::prepare`.
-  DataLoader prepared(detail::LoaderPlace place) const {
-    return DataLoader(placed(std::move(place)));
+  DataLoader prepared(detail::LoaderContext context) const {
+    return DataLoader(placed(std::move(context)));
   }
 
   template <class D2, class C2>

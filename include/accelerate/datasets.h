@@ -223,12 +223,12 @@ template <Dataset D>
 std::vector<SubsetDataset<D>>
 random_split(D data, const std::vector<double>& fractions, uint64_t seed) {
   const auto shared = std::make_shared<D>(std::move(data));
-  std::vector<SubsetDataset<D>> parts;
+  std::vector<SubsetDataset<D>> subsets;
   for (auto& indices : detail::split_randomly(
            static_cast<int64_t>(shared->size()), fractions, seed)) {
-    parts.emplace_back(shared, std::move(indices));
+    subsets.emplace_back(shared, std::move(indices));
   }
-  return parts;
+  return subsets;
 }
 
 namespace detail {

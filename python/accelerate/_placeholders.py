@@ -114,7 +114,7 @@ _INSTEAD = {
 
 def _refuse(where: str) -> NoReturn:
     version = sys.modules[_ROOT].__version__
-    instead = next((text for part, text in _INSTEAD.items() if part in where), "")
+    instead = next((text for pattern, text in _INSTEAD.items() if pattern in where), "")
     raise NotImplementedError(
         f"{where} is not supported in accelerate {version}. {instead}docs/guide_python.md lists "
         "what is supported"

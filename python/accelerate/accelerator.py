@@ -35,7 +35,7 @@ from accelerate._models.prepared_module import (
     Scope,
     attach,
     context_of,
-    has_compiled_parts,
+    has_compiled_inner,
     parameter_set,
     refuse_compiled,
     refuse_compiled_twice,
@@ -50,8 +50,8 @@ from accelerate._run.configuration import (
     dynamo_plugin_of,
     parallelism_config_of,
 )
+from accelerate._run.delegation import DelegatedAttribute, delegated_method
 from accelerate._run.observation import Trackers, profiling
-from accelerate._run.parts import PartAttribute, part_method
 from accelerate._sharding import deepspeed as _deepspeed
 from accelerate._sharding import fully_sharded as _fully_sharded
 from accelerate._state.values import SharedState
@@ -110,19 +110,19 @@ class Accelerator(Configuration, Processes):
     """
 
     # Under the original's private names, which libraries use.
-    _models = PartAttribute("_context", "models")
-    _optimizers = PartAttribute("_context", "optimizers")
-    _schedulers = PartAttribute("_context", "schedulers")
-    _dataloaders = PartAttribute("_context", "loaders")
-    _custom_objects = PartAttribute("_context", "custom_objects")
-    _save_model_state_pre_hook = PartAttribute("_context", "save_hooks")
-    _load_model_state_pre_hook = PartAttribute("_context", "load_hooks")
+    _models = DelegatedAttribute("_context", "models")
+    _optimizers = DelegatedAttribute("_context", "optimizers")
+    _schedulers = DelegatedAttribute("_context", "schedulers")
+    _dataloaders = DelegatedAttribute("_context", "loaders")
+    _custom_objects = DelegatedAttribute("_context", "custom_objects")
+    _save_model_state_pre_hook = DelegatedAttribute("_context", "save_hooks")
+    _load_model_state_pre_hook = DelegatedAttribute("_context", "load_hooks")
 
     # Scripts also count their own steps here.
-    step = PartAttribute("_context", "step")
-    project_configuration = PartAttribute("_context", "project")
-    log_with = PartAttribute("_trackers", "log_with")
-    trackers = PartAttribute("_trackers", "trackers")
+    step = DelegatedAttribute("_context", "step")
+    project_configuration = DelegatedAttribute("_context", "project")
+    log_with = DelegatedAttribute("_trackers", "log_with")
+    trackers = DelegatedAttribute("_trackers", "trackers")
 
     def __init__(
         self,
@@ -321,7 +321,7 @@ class Accelerator(Configuration, Processes):
         if not isinstance(fuse, bool):
             raise UsageError(f"[prepare] fuse is {fuse!r}, expected True or False")
         fused = self._plan_fusion(args) if fuse else []
-        objects = args if self.deepspeed_plugin is None else self._settle_deepspeed(args)
+        objects = args if self.deepspeed_plugin is None else self._resolve_deepspeed(args)
         num_optimizers = len(self._optimizers)
         first = [self._prepare_one(obj, placed) for obj, placed in zip(objects, placements)]
         try:
@@ -355,13 +355,13 @@ class Accelerator(Configuration, Processes):
             )
         return [Plan(model) for model in models]
 
-    def _settle_deepspeed(self, args: tuple) -> list[Any]:
+    def _resolve_deepspeed(self, args: tuple) -> list[Any]:
         if self.deepspeed_plugin is not self._deepspeed_plugin:
             raise UsageError(
                 "[prepare] Another DeepSpeedPlugin was selected after this Accelerator was "
                 "created. Create another Accelerator after select_deepspeed_plugin"
             )
-        return _deepspeed.settle(self, args)
+        return _deepspeed.resolve(self, args)
 
     def _prepare_one(self, obj: Any, device_placement: bool | None) -> Any:
         if isinstance(obj, torch.utils.data.DataLoader):
@@ -391,7 +391,7 @@ class Accelerator(Configuration, Processes):
     ) -> torch.nn.Module:
         if self._spreads and not evaluation_mode:
             # Before parameters are sharded.
-            if self.state.dynamo_plugin.backend != DynamoBackend.NO or has_compiled_parts(model):
+            if self.state.dynamo_plugin.backend != DynamoBackend.NO or has_compiled_inner(model):
                 refuse_compiled()
         known = self._find_prepared(model)
         if known is not None:
@@ -407,10 +407,10 @@ class Accelerator(Configuration, Processes):
             return model
         plugin = None if evaluation_mode else self.state.fsdp_plugin
         # Then only a shard of each parameter ever gets to the device.
-        is_cut_first = self._run.places_parts and not evaluation_mode
+        is_cut_first = self._run.places_shards and not evaluation_mode
         if plugin is not None:
-            place = torch.device("cpu") if is_cut_first else self.device
-            _fully_sharded.materialise(model, place, self.is_main_process)
+            target = torch.device("cpu") if is_cut_first else self.device
+            _fully_sharded.materialise(model, target, self.is_main_process)
         is_placed = self.device_placement if device_placement is None else device_placement
         if not self._stays_where_it_is(model) and is_placed:
             _move(model, self.device, with_parameters=not is_cut_first)
@@ -820,18 +820,20 @@ class Accelerator(Configuration, Processes):
 
     # --- saving and resuming ----------------------------------------------------------------
 
-    save = part_method("_checkpoints", Checkpoints.save)
-    register_for_checkpointing = part_method("_checkpoints", Checkpoints.register_for_checkpointing)
-    register_save_state_pre_hook = part_method(
+    save = delegated_method("_checkpoints", Checkpoints.save)
+    register_for_checkpointing = delegated_method(
+        "_checkpoints", Checkpoints.register_for_checkpointing
+    )
+    register_save_state_pre_hook = delegated_method(
         "_checkpoints", Checkpoints.register_save_state_pre_hook
     )
-    register_load_state_pre_hook = part_method(
+    register_load_state_pre_hook = delegated_method(
         "_checkpoints", Checkpoints.register_load_state_pre_hook
     )
-    save_state = part_method("_checkpoints", Checkpoints.save_state)
-    wait_for_save = part_method("_checkpoints", Checkpoints.wait_for_save)
-    should_stop = part_method("_checkpoints", Checkpoints.should_stop)
-    load_state = part_method("_checkpoints", Checkpoints.load_state)
+    save_state = delegated_method("_checkpoints", Checkpoints.save_state)
+    wait_for_save = delegated_method("_checkpoints", Checkpoints.wait_for_save)
+    should_stop = delegated_method("_checkpoints", Checkpoints.should_stop)
+    load_state = delegated_method("_checkpoints", Checkpoints.load_state)
 
     def get_state_dict(self, model: Any, unwrap: bool = True) -> dict[str, Any]:
         """The module's `state_dict`; names have no prefix, even without `unwrap`. If parameters are
@@ -901,9 +903,9 @@ class Accelerator(Configuration, Processes):
 
     # --- trackers and profiles --------------------------------------------------------------
 
-    init_trackers = part_method("_trackers", Trackers.init_trackers)
-    get_tracker = part_method("_trackers", Trackers.get_tracker)
-    log = part_method("_trackers", Trackers.log)
+    init_trackers = delegated_method("_trackers", Trackers.init_trackers)
+    get_tracker = delegated_method("_trackers", Trackers.get_tracker)
+    log = delegated_method("_trackers", Trackers.log)
 
     def step_times(self) -> _C.StepTimes:
         """How this thread has spent its step time since the Accelerator was created: `sum` over

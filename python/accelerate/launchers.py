@@ -58,7 +58,7 @@ def notebook_launcher(
     address, _, port = (rdzv_endpoint or f"{master_addr}:{use_port}").partition(":")
     flags = _machine_flags(num_nodes, node_rank, address, port or use_port)
     num_gpus = _count_gpus()
-    num_all = _settle_number(num_processes, num_gpus) * num_nodes
+    num_all = _resolve_num_processes(num_processes, num_gpus) * num_nodes
     if num_all == 1:
         print(f"Launching training on {'one GPU' if num_gpus else 'CPU'}.", flush=True)
         # An `Accelerator` created in this process reads it; the default keeps the user's value.
@@ -176,7 +176,7 @@ def _has_tpu() -> bool:
     return is_named or is_chosen or bool(glob.glob("/dev/accel[0-9]*"))
 
 
-def _settle_number(wanted: int | None, num_gpus: int) -> int:
+def _resolve_num_processes(wanted: int | None, num_gpus: int) -> int:
     if wanted is None:
         return max(1, num_gpus)
     if not isinstance(wanted, numbers.Integral) or wanted < 1 or 0 < num_gpus < wanted:

@@ -41,7 +41,7 @@ def _all_plain(values: tuple) -> bool:
     return len(values) > 0 and all(map(_is_plain, values))
 
 
-def _parts_of(flat: dict[str, Any], prefix: str) -> dict[str, Any]:
+def _entries_below(flat: dict[str, Any], prefix: str) -> dict[str, Any]:
     """The entries under `prefix`; numbered ones as a tuple."""
     values: dict[str, Any] = {}
     numbered: dict[str, dict[int, Any]] = {}
@@ -54,7 +54,7 @@ def _parts_of(flat: dict[str, Any], prefix: str) -> dict[str, Any]:
                 values[name] = value
     return {
         **values,
-        **{name: tuple(parts[i] for i in sorted(parts)) for name, parts in numbered.items()},
+        **{name: tuple(found[i] for i in sorted(found)) for name, found in numbered.items()},
     }
 
 
@@ -116,7 +116,7 @@ class _Adapter:
         self._is_captured = False
         # Whether it trains shards or master weights, which models must be notified of.
         self._trains_others = False
-        self._trains_parts = False
+        self._trains_shards = False
         self._is_stepping = False
 
     def parameters(self) -> list[torch.Tensor]:
@@ -147,7 +147,7 @@ class _Adapter:
                 else value
                 for key, value in state.pop(before).items()
             }
-        self._trains_parts |= any(b.shape != new.shape for _, b, new in replacements)
+        self._trains_shards |= any(b.shape != new.shape for _, b, new in replacements)
         after = {id(before): new for _, before, new in replacements}
         for group in self._optimizer.param_groups:
             group["params"] = [after.get(id(p), p) for p in group["params"]]
@@ -216,7 +216,7 @@ class _Adapter:
     def check_shapes(self, state_dict: dict[str, Any]) -> None:
         """Raises if a state does not belong to the shards that are trained; torch would only fail
         in the next step. With whole parameters any shape may be valid, e.g. of factored moments."""
-        parameters = self.parameters() if self._trains_parts else []
+        parameters = self.parameters() if self._trains_shards else []
         for index, entries in state_dict.get("state", {}).items():
             if not (isinstance(index, int) and index < len(parameters)):
                 continue
@@ -258,12 +258,12 @@ class _Adapter:
                 prefix = f"groups.{number}.{option}"
                 is_shared = option in self._optimizer.defaults and option not in _OF_PYTHON
                 if option == "params":
-                    for place, index in enumerate(value):
-                        flat[f"groups.{number}.parameters.{place}"] = names[index]
+                    for position, index in enumerate(value):
+                        flat[f"groups.{number}.parameters.{position}"] = names[index]
                 elif is_shared and _is_plain(value):
                     flat[prefix] = value
                 elif is_shared and type(value) is tuple and _all_plain(value):
-                    flat.update({f"{prefix}.{i}": part for i, part in enumerate(value)})
+                    flat.update({f"{prefix}.{i}": element for i, element in enumerate(value)})
                 else:
                     rest[option] = value
             groups.append(rest)
@@ -295,7 +295,7 @@ class _Adapter:
         indices = iter(range(len(names)))
         own = [{names[next(indices)] for _ in group["params"]} for group in groups]
         saved = []
-        while loaded := _parts_of(flat, f"groups.{len(saved)}"):
+        while loaded := _entries_below(flat, f"groups.{len(saved)}"):
             saved.append(set(loaded.get("parameters", ())))
         if own != saved:
             raise UsageError(
@@ -329,7 +329,7 @@ class _Adapter:
             own = unflatten(flat, OWN)
         groups = []
         for number, (group, rest) in enumerate(zip(present, own["groups"])):
-            loaded = _parts_of(flat, f"groups.{number}")
+            loaded = _entries_below(flat, f"groups.{number}")
             groups.append({**rest, **loaded, "params": group["params"]})
             groups[-1].pop("parameters", None)  # A group may be empty.
         state: dict[Any, Any] = dict(own["state"])

@@ -181,8 +181,8 @@ class ParallelismConfig:
         names, shape = mesh
         device_mesh = init_device_mesh(device_type, shape, mesh_dim_names=names)
         for joint in ("dp", "dp_shard_cp", "dp_cp"):
-            if parts := getattr(self, f"{joint}_dim_names"):
-                device_mesh[tuple(parts)]._flatten(joint)
+            if dimensions := getattr(self, f"{joint}_dim_names"):
+                device_mesh[tuple(dimensions)]._flatten(joint)
         return device_mesh
 
     def get_device_mesh(self, device_type: str | None = None) -> Any:

@@ -114,9 +114,9 @@ def unprepared_schedulers(
         if any(getattr(scheduler, "optimizer", None) is known for known in driven)
     ]
     known = [wrapper.scheduler for wrapper in prepared]
-    parts = [part for whole in found + known for part in getattr(whole, "_schedulers", ())]
+    nested = [child for whole in found + known for child in getattr(whole, "_schedulers", ())]
     return [
-        scheduler for scheduler in found if not any(scheduler is left for left in known + parts)
+        scheduler for scheduler in found if not any(scheduler is left for left in known + nested)
     ]
 
 

@@ -194,24 +194,24 @@ class PartialState:
                 "[split_between_processes] The values of the dictionary have the lengths "
                 f"{sorted(lengths)}. All must have the same length"
             )
-        yield self._part_of(inputs, apply_padding)
+        yield self._own_slice(inputs, apply_padding)
 
-    def _part_of(self, inputs: Any, apply_padding: bool) -> Any:
+    def _own_slice(self, inputs: Any, apply_padding: bool) -> Any:
         if isinstance(inputs, dict):
-            return {key: self._part_of(value, apply_padding) for key, value in inputs.items()}
+            return {key: self._own_slice(value, apply_padding) for key, value in inputs.items()}
         if not isinstance(inputs, (list, tuple, torch.Tensor)) and not hasattr(inputs, "select"):
             return inputs
-        part = _C.even_part(
+        indices = _C.even_split(
             size=len(inputs),
             rank=self.process_index,
             world_size=self.num_processes,
             apply_padding=apply_padding,
         )
         if isinstance(inputs, torch.Tensor):
-            return inputs[torch.tensor(part, dtype=torch.long, device=inputs.device)]
+            return inputs[torch.tensor(indices, dtype=torch.long, device=inputs.device)]
         if isinstance(inputs, (list, tuple)):
-            return type(inputs)(inputs[index] for index in part)
-        return inputs.select(part)
+            return type(inputs)(inputs[index] for index in indices)
+        return inputs.select(indices)
 
     def _only_where(self, condition: Callable[[], bool], function: Callable | None) -> Callable:
         if function is None:

@@ -5,7 +5,7 @@
 #include "python/src/binders.h"
 #include "training/data/batch_dealer.h"
 #include "training/data/dispatch_chain.h"
-#include "training/data/even_part.h"
+#include "training/data/even_split.h"
 
 namespace accelerate::python {
 namespace {
@@ -95,14 +95,14 @@ void bind_dispatch(py::module_& module) {
 }
 
 void bind_dealer(py::module_& module) {
-  py::class_<BatchDealer::Part>(module, "DealtPart")
-      .def_readonly("first", &BatchDealer::Part::first)
-      .def_readonly("num_samples", &BatchDealer::Part::num_samples)
-      .def_readonly("num_real", &BatchDealer::Part::num_real);
+  py::class_<BatchDealer::Slice>(module, "DealtSlice")
+      .def_readonly("first", &BatchDealer::Slice::first)
+      .def_readonly("num_samples", &BatchDealer::Slice::num_samples)
+      .def_readonly("num_real", &BatchDealer::Slice::num_real);
   py::class_<BatchDealer::Turn>(module, "DealtTurn")
       .def_readonly("num_samples", &BatchDealer::Turn::num_samples)
       .def_readonly("repeated", &BatchDealer::Turn::repeated)
-      .def_readonly("parts", &BatchDealer::Turn::parts)
+      .def_readonly("slices", &BatchDealer::Turn::slices)
       .def_readonly("is_even", &BatchDealer::Turn::is_even)
       .def_readonly("is_kept", &BatchDealer::Turn::is_kept);
   py::class_<BatchDealer>(module, "BatchDealer")
@@ -149,9 +149,9 @@ void bind_data(py::module_& module) {
           py::arg("num_elements"))
       .def("size", &IterableShard::size, py::arg("num_elements"));
   module.def(
-      "even_part",
+      "even_split",
       [](int64_t size, int rank, int world_size, bool apply_padding) {
-        return even_part(size, {rank, world_size}, apply_padding);
+        return even_split(size, {rank, world_size}, apply_padding);
       },
       py::arg("size"),
       py::arg("rank"),

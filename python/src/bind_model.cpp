@@ -51,14 +51,14 @@ class NoSync {
 
 /// Whether dictionaries contain these very objects, in this order. Called for
 /// all parameters in every forward, where a loop in Python would be too slow.
-bool hold_still(const py::list& places, const py::list& values) {
+bool hold_still(const py::list& tables, const py::list& values) {
   const auto count = PyList_GET_SIZE(values.ptr());
   Py_ssize_t index = 0;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(places.ptr()); ++i) {
-    auto* place = PyList_GET_ITEM(places.ptr(), i);
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(tables.ptr()); ++i) {
+    auto* table = PyList_GET_ITEM(tables.ptr(), i);
     PyObject* value = nullptr;
     Py_ssize_t position = 0;
-    while (PyDict_Next(place, &position, nullptr, &value) != 0) {
+    while (PyDict_Next(table, &position, nullptr, &value) != 0) {
       if (index == count || PyList_GET_ITEM(values.ptr(), index) != value) {
         return false;
       }
@@ -111,7 +111,7 @@ void bind_model(py::module_& module) {
       .def_readonly("transient_buffers", &ParameterSet::transient_buffers)
       .def_readonly("units", &ParameterSet::units)
       .def_readonly("whole", &ParameterSet::whole);
-  module.def("hold_still", &hold_still, py::arg("places"), py::arg("values"));
+  module.def("hold_still", &hold_still, py::arg("tables"), py::arg("values"));
   py::class_<Forward>(module, "Forward")
       .def_property_readonly("wants_outputs", &Forward::wants_outputs)
       .def("finish", &Forward::finish, py::arg("outputs"), release)

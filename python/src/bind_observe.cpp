@@ -53,27 +53,28 @@ void bind_observe(py::module_& module) {
       py::arg("collectives_file"),
       py::arg("handle"));
   module.def("enter_data", [] {
-    return static_cast<int>(RankRecord::of_this_thread().enter(Part::kData));
+    return static_cast<int>(
+        RankRecord::of_this_thread().enter(StepPhase::kData));
   });
   module.def(
-      "leave_part",
+      "leave_phase",
       [](int before) {
-        RankRecord::of_this_thread().leave(static_cast<Part>(before));
+        RankRecord::of_this_thread().leave(static_cast<StepPhase>(before));
       },
       py::arg("before"));
 
   py::class_<StepTimes> times(module, "StepTimes");
-  using Parts = StepTimes::Parts;
-  py::class_<Parts>(times, "Parts")
-      .def_readonly("data", &Parts::data)
-      .def_readonly("forward", &Parts::forward)
-      .def_readonly("backward", &Parts::backward)
-      .def_readonly("communication", &Parts::communication)
-      .def_readonly("optimizer", &Parts::optimizer)
-      .def_readonly("checkpoint", &Parts::checkpoint)
-      .def_readonly("captured", &Parts::captured)
-      .def_readonly("other", &Parts::other)
-      .def_property_readonly("total", &Parts::total);
+  using Phases = StepTimes::Phases;
+  py::class_<Phases>(times, "Phases")
+      .def_readonly("data", &Phases::data)
+      .def_readonly("forward", &Phases::forward)
+      .def_readonly("backward", &Phases::backward)
+      .def_readonly("communication", &Phases::communication)
+      .def_readonly("optimizer", &Phases::optimizer)
+      .def_readonly("checkpoint", &Phases::checkpoint)
+      .def_readonly("captured", &Phases::captured)
+      .def_readonly("other", &Phases::other)
+      .def_property_readonly("total", &Phases::total);
   times.def_readonly("num_steps", &StepTimes::num_steps)
       .def_readonly("sum", &StepTimes::sum)
       .def_readonly("last", &StepTimes::last)

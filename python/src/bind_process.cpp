@@ -51,18 +51,20 @@ void bind_process(py::module_& module) {
       .def(
           "interface",
           [](const ProcessEnvironment& e) {
-            const auto& place = e.rendezvous;
-            return place.interface.empty()
-                       ? interface_towards(resolve_host(place.address).front())
-                       : place.interface;
+            const auto& rendezvous = e.rendezvous;
+            return rendezvous.interface.empty()
+                       ? interface_towards(
+                             resolve_host(rendezvous.address).front())
+                       : rendezvous.interface;
           })
       .def(
-          "meet",
+          "connect_store",
           [](const ProcessEnvironment& e,
              const std::optional<std::chrono::milliseconds>& timeout) {
             ignore_broken_pipes();
             const ProcessGroupOptions defaults;
-            auto store = meet(e, timeout.value_or(defaults.connect_timeout));
+            auto store =
+                connect_store(e, timeout.value_or(defaults.connect_timeout));
             store->setTimeout(timeout.value_or(defaults.timeout));
             return store;
           },

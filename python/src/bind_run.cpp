@@ -312,7 +312,7 @@ void bind_run(py::module_& module) {
           py::arg("type"),
           py::arg("evaluation_mode"),
           release)
-      .def_property_readonly("places_parts", &TrainingRun::places_parts)
+      .def_property_readonly("places_shards", &TrainingRun::places_shards)
       .def(
           "train_evaluated",
           &TrainingRun::train_evaluated,

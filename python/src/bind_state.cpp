@@ -144,14 +144,14 @@ void bind_state(py::module_& module) {
           "objects",
           [](const CheckpointReader& reader, int rank) {
             std::set<std::string> names;
-            const auto add = [&](const Manifest& part) {
-              for (const auto& [name, values] : part.state.items()) {
+            const auto add = [&](const Manifest& shard) {
+              for (const auto& [name, values] : shard.state.items()) {
                 names.insert(name);
               }
             };
             add(reader.manifest());
-            if (const auto part = reader.rank_part(rank)) {
-              add(*part);
+            if (const auto shard = reader.rank_shard(rank)) {
+              add(*shard);
             }
             return names;
           },
@@ -245,13 +245,13 @@ void bind_state(py::module_& module) {
           },
           py::arg("model"))
       .def(
-          "part",
+          "state_of",
           [](const StateRegistry& registry, const std::string& name) {
             return from_state_dict(find_object(registry, name)->state_dict());
           },
           py::arg("name"))
       .def(
-          "load_part",
+          "load_state_of",
           [](const StateRegistry& registry,
              const std::string& name,
              const py::dict& state) {

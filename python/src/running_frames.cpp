@@ -30,7 +30,7 @@ struct CollectorOff {
 /// the frame, and free those of the previous copy.
 py::object variable_of(
     PyFrameObject* frame,
-    [[maybe_unused]] size_t place,
+    [[maybe_unused]] size_t index,
     [[maybe_unused]] py::handle name) {
 #if PY_VERSION_HEX >= 0x030C0000
   auto value =
@@ -40,7 +40,7 @@ py::object variable_of(
   }
   return value;
 #else
-  PyObject* value = frame->f_frame->localsplus[place];
+  PyObject* value = frame->f_frame->localsplus[index];
   if (value != nullptr && PyCell_Check(value)) {
     value = PyCell_GET(value);
   }
@@ -54,9 +54,9 @@ py::dict variables_of(const py::object& frame, const py::object& code) {
   auto* raw = reinterpret_cast<PyFrameObject*>(frame.ptr());
   py::dict variables;
   const py::tuple names = code.attr("co_varnames");
-  for (size_t place = 0; place < names.size(); ++place) {
-    if (auto value = variable_of(raw, place, names[place])) {
-      variables[names[place]] = value;
+  for (size_t index = 0; index < names.size(); ++index) {
+    if (auto value = variable_of(raw, index, names[index])) {
+      variables[names[index]] = value;
     }
   }
   return variables;

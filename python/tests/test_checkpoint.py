@@ -135,7 +135,7 @@ def test_the_latest_is_the_newest_that_is_sound(make, tmp_path, file):
     accelerator, *others = make(project_config=project())
     with pytest.warns(UserWarning, match=file):
         accelerator.load_state("latest")
-    assert accelerator._run.state.part("progress")["num_backwards"] == 2
+    assert accelerator._run.state.state_of("progress")["num_backwards"] == 2
     step(accelerator, *others)
     assert accelerator.save_state().name == "checkpoint_3"
 

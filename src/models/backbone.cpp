@@ -298,8 +298,8 @@ at::Tensor LastTokenClassifier::classify(
     return logits_BTL.select(1, -1);
   }
   const auto& ids_BT = inputs.input_ids;
-  const auto places = at::arange(ids_BT.size(1), ids_BT.options());
-  const auto last_B = (ids_BT.ne(*padding_id_) * places).argmax(-1);
+  const auto indices = at::arange(ids_BT.size(1), ids_BT.options());
+  const auto last_B = (ids_BT.ne(*padding_id_) * indices).argmax(-1);
   return logits_BTL.index({at::arange(B, ids_BT.options()), last_B});
 }
 

@@ -75,7 +75,7 @@ class BertForSequenceClassification final : public SequenceClassifier {
             std::make_shared<BertModel>(
                 model_config,
                 config,
-                BertModel::Parts{})),
+                BertModel::Variant{})),
         dropout_(config.classifier_dropout),
         classifier_(make_at<Linear>(
             *this,
@@ -98,7 +98,7 @@ std::shared_ptr<PretrainedModel> make_bert_masked_lm(
     const ModelConfig& config) {
   const BertConfig bert(config);
   auto backbone = std::make_shared<BertModel>(
-      config, bert, BertModel::Parts{.with_pooler = false});
+      config, bert, BertModel::Variant{.with_pooler = false});
   return std::make_shared<MaskedLanguageModel>(
       config,
       backbone,
@@ -151,14 +151,14 @@ BertConfig::BertConfig(const ModelConfig& config, int64_t default_padding)
 BertModel::BertModel(
     const ModelConfig& model_config,
     const BertConfig& config,
-    const Parts& parts)
+    const Variant& variant)
     : Backbone(
           model_config,
           {.vocab_size = config.vocab_size,
            .max_tokens =
                config.max_position_embeddings -
-               (parts.position_padding ? *parts.position_padding + 1 : 0)}),
-      position_padding_(parts.position_padding),
+               (variant.position_padding ? *variant.position_padding + 1 : 0)}),
+      position_padding_(variant.position_padding),
       dropout_(config.hidden_dropout_prob) {
   const int64_t C = config.hidden_size;
   words_ = make_at<Embedding>(
@@ -181,13 +181,14 @@ BertModel::BertModel(
     add_block(
         str_cat("encoder.layer.", i), std::make_shared<BertBlock>(config));
   }
-  if (parts.with_pooler) {
+  if (variant.with_pooler) {
     pooler_ = make_at<Linear>(*this, "pooler.dense", C, C);
   }
 }
 
-at::Tensor BertModel::places(const ModelInputs& inputs, const Pass& pass)
-    const {
+at::Tensor BertModel::padded_positions(
+    const ModelInputs& inputs,
+    const Pass& pass) const {
   if (!position_padding_ || inputs.position_ids.defined()) {
     return positions(inputs, pass);
   }
@@ -204,7 +205,7 @@ at::Tensor BertModel::embed(const ModelInputs& inputs, Pass& pass) {
                          ? (*types_)(inputs.token_type_ids)
                          : types_->weight.select(0, 0);
   // Added once for all texts.
-  const auto shared_BTC = types + (*positions_)(places(inputs, pass));
+  const auto shared_BTC = types + (*positions_)(padded_positions(inputs, pass));
   const auto sum_BTC = (*words_)(inputs.input_ids) + shared_BTC;
   return apply_dropout((*norm_)(sum_BTC), dropout_, is_training());
 }
@@ -224,7 +225,7 @@ const Architecture& bert_architecture() {
             .make = [](const ModelConfig& config)
                 -> std::shared_ptr<PretrainedModel> {
               return std::make_shared<BertModel>(
-                  config, BertConfig(config), BertModel::Parts{});
+                  config, BertConfig(config), BertModel::Variant{});
             }},
            {.task = Task::kSequenceClassification,
             .class_name = "BertForSequenceClassification",

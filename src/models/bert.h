@@ -31,7 +31,7 @@ struct BertConfig {
 
 class BertModel : public Backbone {
  public:
-  struct Parts {
+  struct Variant {
     /// Whether the first token is pooled (`pooler`).
     bool with_pooler = true;
     /// RoBERTa: positions start after this token's id, which marks padding.
@@ -40,14 +40,15 @@ class BertModel : public Backbone {
   BertModel(
       const ModelConfig& model_config,
       const BertConfig& config,
-      const Parts& parts);
+      const Variant& variant);
 
   const at::Tensor& word_embeddings() const override { return words_->weight; }
 
  private:
   at::Tensor embed(const ModelInputs& inputs, Pass& pass) override;
   at::Tensor pool(const BackboneOutput& output) override;
-  at::Tensor places(const ModelInputs& inputs, const Pass& pass) const;
+  at::Tensor padded_positions(const ModelInputs& inputs, const Pass& pass)
+      const;
 
   std::optional<int64_t> position_padding_;
   double dropout_;

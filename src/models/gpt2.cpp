@@ -93,15 +93,15 @@ class Gpt2Block final : public Block {
     const int64_t D = config_.n_embd / config_.n_head;
     const auto read_BTC =
         hidden.read.defined() ? hidden.read : (*norm1_)(hidden.x);
-    const auto parts = (*qkv_)(read_BTC).split(config_.n_embd, 2);
-    auto keys_BHSD = split_heads(parts[1], D);
-    auto values_BHSD = split_heads(parts[2], D);
+    const auto projections = (*qkv_)(read_BTC).split(config_.n_embd, 2);
+    auto keys_BHSD = split_heads(projections[1], D);
+    auto values_BHSD = split_heads(projections[2], D);
     if (pass.cache != nullptr) {
       std::tie(keys_BHSD, values_BHSD) =
           pass.cache->append(layer_, keys_BHSD, values_BHSD);
     }
     const auto context_BTC = attend(
-        split_heads(parts[0], D),
+        split_heads(projections[0], D),
         keys_BHSD,
         values_BHSD,
         pass.mask,

@@ -158,11 +158,11 @@ void Bias::draw(double /*stddev*/, const FreshTensors& fresh) {
 void add_at(
     torch::nn::Module& root,
     std::string_view path,
-    std::shared_ptr<torch::nn::Module> part) {
+    std::shared_ptr<torch::nn::Module> module) {
   const size_t dot = path.find('.');
   const std::string name(path.substr(0, dot));
   if (dot == std::string_view::npos) {
-    root.register_module(name, std::move(part));
+    root.register_module(name, std::move(module));
     return;
   }
   const auto children = root.named_children();
@@ -171,7 +171,7 @@ void add_at(
       found != nullptr
           ? *found
           : root.register_module(name, std::make_shared<torch::nn::Module>());
-  add_at(*step, path.substr(dot + 1), std::move(part));
+  add_at(*step, path.substr(dot + 1), std::move(module));
 }
 
 Activation read_activation(

@@ -124,19 +124,19 @@ class Bias final : public Layer {
   at::Tensor value;
 };
 
-/// Registers `part` under a path such as "attention.self.query", with plain
+/// Registers `module` under a path such as "attention.self.query", with plain
 /// modules for the levels in between.
 void add_at(
     torch::nn::Module& root,
     std::string_view path,
-    std::shared_ptr<torch::nn::Module> part);
+    std::shared_ptr<torch::nn::Module> module);
 
-template <class Part, class... Args>
-std::shared_ptr<Part>
+template <class Module, class... Args>
+std::shared_ptr<Module>
 make_at(torch::nn::Module& root, std::string_view path, Args&&... args) {
-  auto part = std::make_shared<Part>(std::forward<Args>(args)...);
-  add_at(root, path, part);
-  return part;
+  auto module = std::make_shared<Module>(std::forward<Args>(args)...);
+  add_at(root, path, module);
+  return module;
 }
 
 using Activation = at::Tensor (*)(const at::Tensor&);

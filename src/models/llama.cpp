@@ -215,8 +215,8 @@ class LlamaModel final : public Backbone {
     // Not a buffer: moving the model to bfloat16 must not round the
     // frequencies.
     frequencies_ = frequencies_.to(x_BTC.device());
-    const auto places_BT = positions(inputs, pass).to(at::kFloat);
-    const auto half = places_BT.unsqueeze(-1) * frequencies_;
+    const auto positions_BT = positions(inputs, pass).to(at::kFloat);
+    const auto half = positions_BT.unsqueeze(-1) * frequencies_;
     pass.is_fused = is_fused(x_BTC, words_->weight);
     if (pass.is_fused) {
       pass.cos = half.cos();

@@ -125,9 +125,9 @@ std::string dtype_name(at::ScalarType dtype) {
 }
 
 std::string LoadReport::summary() const {
-  std::vector<std::string> parts;
+  std::vector<std::string> problems;
   if (!missing.empty()) {
-    parts.push_back(str_cat(
+    problems.push_back(str_cat(
         "newly initialized, because the files do not contain them (train "
         "before use): ",
         shown(missing)));
@@ -137,15 +137,16 @@ std::string LoadReport::summary() const {
     for (const auto& mismatch : mismatched) {
       names.push_back(shown(mismatch));
     }
-    parts.push_back(
+    problems.push_back(
         "newly initialized, because their shapes differ: " + shown(names));
   }
   if (!unexpected.empty()) {
-    parts.push_back("in the files but not in the model: " + shown(unexpected));
+    problems.push_back(
+        "in the files but not in the model: " + shown(unexpected));
   }
   std::string text;
-  for (const auto& part : parts) {
-    text += (text.empty() ? "" : "; ") + part;
+  for (const auto& problem : problems) {
+    text += (text.empty() ? "" : "; ") + problem;
   }
   return text;
 }

@@ -20,10 +20,10 @@ PackedRows::PackedRows(at::Tensor mask_SL, int64_t num_tokens)
 
 at::Tensor PackedRows::rows_at(
     const at::Tensor& x_1TC,
-    const at::Tensor& places) const {
+    const at::Tensor& indices) const {
   // Empty sequences start after the last token, so clamp their index.
   return x_1TC.select(0, 0).index_select(
-      0, places.clamp(0, num_tokens_ - 1).flatten());
+      0, indices.clamp(0, num_tokens_ - 1).flatten());
 }
 
 at::Tensor PackedRows::first(const at::Tensor& x_1TC) const {
@@ -36,16 +36,16 @@ at::Tensor PackedRows::last(const at::Tensor& x_1TC) const {
 
 at::Tensor PackedRows::pad(const at::Tensor& x_1HTD) const {
   const int64_t H = x_1HTD.size(1);
-  const auto places_SL = starts_.narrow(0, 0, num_sequences()).unsqueeze(1) +
-                         at::arange(max_length(), starts_.options());
-  return rows_at(x_1HTD.transpose(1, 2).flatten(2), places_SL)
+  const auto indices_SL = starts_.narrow(0, 0, num_sequences()).unsqueeze(1) +
+                          at::arange(max_length(), starts_.options());
+  return rows_at(x_1HTD.transpose(1, 2).flatten(2), indices_SL)
       .view({num_sequences(), max_length(), H, -1})
       .transpose(1, 2);
 }
 
 at::Tensor PackedRows::unpad(const at::Tensor& x_SLC) const {
-  const auto places_T = sequences_T_ * max_length() + positions_1T_.flatten();
-  return x_SLC.flatten(0, 1).index_select(0, places_T).unsqueeze(0);
+  const auto indices_T = sequences_T_ * max_length() + positions_1T_.flatten();
+  return x_SLC.flatten(0, 1).index_select(0, indices_T).unsqueeze(0);
 }
 
 } // namespace accelerate::models

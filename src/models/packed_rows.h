@@ -36,7 +36,7 @@ class PackedRows {
   at::Tensor unpad(const at::Tensor& x_SLC) const;
 
  private:
-  at::Tensor rows_at(const at::Tensor& x_1TC, const at::Tensor& places) const;
+  at::Tensor rows_at(const at::Tensor& x_1TC, const at::Tensor& indices) const;
 
   at::Tensor mask_SL_;
   int64_t num_tokens_;

@@ -20,7 +20,7 @@ std::shared_ptr<BertModel> make_roberta_backbone(
   return std::make_shared<BertModel>(
       model_config,
       config,
-      BertModel::Parts{
+      BertModel::Variant{
           .with_pooler = with_pooler, .position_padding = config.pad_token_id});
 }
 

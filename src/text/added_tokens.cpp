@@ -114,7 +114,7 @@ const AddedToken* AddedTokens::find_content(std::string_view content) const {
   return at == by_content_.end() ? nullptr : &tokens_[at->second];
 }
 
-std::optional<AddedTokenPlace>
+std::optional<AddedTokenMatch>
 AddedTokens::find(std::string_view text, bool normalized, size_t taken) const {
   size_t from = taken;
   while (const auto match = finder(normalized).find(text, from)) {
@@ -128,7 +128,7 @@ AddedTokens::find(std::string_view text, bool normalized, size_t taken) const {
                      : match->begin;
     const size_t end =
         token.rstrip ? skip_spaces_right(text, match->end) : match->end;
-    return AddedTokenPlace{begin, end, &token};
+    return AddedTokenMatch{begin, end, &token};
   }
   return std::nullopt;
 }

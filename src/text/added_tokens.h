@@ -56,7 +56,7 @@ class TokenFinder {
 
 /// The position of an added token in a text, including the spaces that belong
 /// to it.
-struct AddedTokenPlace {
+struct AddedTokenMatch {
   size_t begin;
   size_t end;
   const AddedToken* token;
@@ -75,7 +75,7 @@ class AddedTokens {
   bool has(bool normalized) const { return !finder(normalized).is_empty(); }
   /// The first match at or after `from` of a token with this value of
   /// `normalized`. `taken` is the end of the previous match.
-  std::optional<AddedTokenPlace>
+  std::optional<AddedTokenMatch>
   find(std::string_view text, bool normalized, size_t taken) const;
 
  private:

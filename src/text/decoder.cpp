@@ -42,16 +42,17 @@ std::string decode_word_piece(
     bool cleanup) {
   std::string text;
   for (size_t i = 0; i < tokens.size(); ++i) {
-    std::string part = tokens[i];
+    std::string piece = tokens[i];
     if (i > 0) {
-      part = part.starts_with(prefix) ? part.substr(prefix.size()) : " " + part;
+      piece =
+          piece.starts_with(prefix) ? piece.substr(prefix.size()) : " " + piece;
     }
     for (const auto& [from, to] : kCleanups) {
       if (cleanup) {
-        replace_all(part, from, to);
+        replace_all(piece, from, to);
       }
     }
-    text += part;
+    text += piece;
   }
   return text;
 }

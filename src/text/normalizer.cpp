@@ -43,28 +43,29 @@ void space_chinese(const Points& from, Points& to) {
 // position, and both stay with the code point when it is reordered.
 struct Decomposed {
   char32_t c;
-  bool takes_place;
+  bool replaces_source;
   int combining;
 };
 
 void decompose_all(const Points& from, Points& to) {
   std::vector<Decomposed> run;
-  size_t place = 0;
+  size_t num_replaced = 0;
   const auto flush = [&] {
     std::stable_sort(
         run.begin(), run.end(), [](const Decomposed& a, const Decomposed& b) {
           return a.combining < b.combining;
         });
-    for (const Decomposed& part : run) {
-      place += part.takes_place ? 1 : 0;
-      to.push_back({part.c, from[place == 0 ? 0 : place - 1].source});
+    for (const Decomposed& entry : run) {
+      num_replaced += entry.replaces_source ? 1 : 0;
+      to.push_back(
+          {entry.c, from[num_replaced == 0 ? 0 : num_replaced - 1].source});
     }
     run.clear();
   };
   for (const Point& point : from) {
-    const CodePoints parts = decompose(point.c);
-    for (int i = 0; i < parts.count; ++i) {
-      const char32_t c = parts.points[static_cast<size_t>(i)];
+    const CodePoints decomposed = decompose(point.c);
+    for (int i = 0; i < decomposed.count; ++i) {
+      const char32_t c = decomposed.points[static_cast<size_t>(i)];
       const int combining = combining_class(c);
       if (combining == 0) {
         flush();

@@ -67,19 +67,21 @@ TextSpan span_of(const Segment& segment, size_t begin, size_t end) {
 
 } // namespace
 
-Pipeline::Pipeline(TokenizerParts parts) : parts_(std::move(parts)) {
-  if (auto* model = std::get_if<WordPieceModel>(&parts_.model)) {
-    word_piece_.emplace(parts_.vocabulary, model->settings);
+Pipeline::Pipeline(TokenizerComponents components)
+    : components_(std::move(components)) {
+  if (auto* model = std::get_if<WordPieceModel>(&components_.model)) {
+    word_piece_.emplace(components_.vocabulary, model->settings);
   } else {
-    auto& bpe = std::get<ByteBpeModel>(parts_.model);
-    byte_bpe_.emplace(parts_.vocabulary, std::move(bpe.merges), bpe.settings);
+    auto& bpe = std::get<ByteBpeModel>(components_.model);
+    byte_bpe_.emplace(
+        components_.vocabulary, std::move(bpe.merges), bpe.settings);
   }
 }
 
 template <class Word>
 void Pipeline::split(const Segment& whole, Scratch& scratch, Word&& word)
     const {
-  const PreTokenizer& rules = parts_.pre_tokenizer;
+  const PreTokenizer& rules = components_.pre_tokenizer;
   const bool is_prefixed =
       rules.add_prefix_space && !rules.is_prefix_per_word && needs_space(whole);
   const Segment segment =
@@ -88,10 +90,10 @@ void Pipeline::split(const Segment& whole, Scratch& scratch, Word&& word)
   const auto cut = [&](auto&& end_of_word) {
     for (size_t at = 0; at < text.size();) {
       const size_t end = end_of_word(at);
-      const Segment part = segment.sub(at, end);
+      const Segment section = segment.sub(at, end);
       if (rules.add_prefix_space && rules.is_prefix_per_word &&
-          needs_space(part)) {
-        const Segment prefixed = with_prefix_space(part, scratch.prefixed);
+          needs_space(section)) {
+        const Segment prefixed = with_prefix_space(section, scratch.prefixed);
         word(prefixed, 0, prefixed.text.size());
       } else {
         word(segment, at, end);
@@ -121,14 +123,14 @@ void Pipeline::extract(
     Added&& added,
     Plain&& plain) const {
   size_t taken = 0;
-  if (parts_.added_tokens.has(normalized)) {
-    while (const auto place =
-               parts_.added_tokens.find(segment.text, normalized, taken)) {
-      if (taken < place->begin) {
-        plain(segment.sub(taken, place->begin));
+  if (components_.added_tokens.has(normalized)) {
+    while (const auto match =
+               components_.added_tokens.find(segment.text, normalized, taken)) {
+      if (taken < match->begin) {
+        plain(segment.sub(taken, match->begin));
       }
-      added(*place->token, segment.sub(place->begin, place->end));
-      taken = place->end;
+      added(*match->token, segment.sub(match->begin, match->end));
+      taken = match->end;
     }
   }
   if (taken < segment.text.size()) {
@@ -142,12 +144,12 @@ void Pipeline::tokenize_words(
     int32_t& word_id,
     TokenSequence& result) const {
   const auto emit = [&](auto&& pieces_of) {
-    return [&, pieces_of](const Segment& part, size_t begin, size_t end) {
-      const std::string_view word = part.text.substr(begin, end - begin);
+    return [&, pieces_of](const Segment& section, size_t begin, size_t end) {
+      const std::string_view word = section.text.substr(begin, end - begin);
       for (const Piece& piece : pieces_of(word)) {
         result.tokens.push_back(
             {piece.id,
-             span_of(part, begin + piece.begin, begin + piece.end),
+             span_of(section, begin + piece.begin, begin + piece.end),
              word_id});
       }
       ++word_id;
@@ -171,7 +173,7 @@ void Pipeline::tokenize(
   result.clear();
   int32_t word_id = 0;
   const auto add = [&](const AddedToken& token, const Segment& segment) {
-    if (!parts_.post_processor.trims.empty()) {
+    if (!components_.post_processor.trims.empty()) {
       result.added_blanks.emplace_back(
           result.tokens.size(), blanks_of(segment.text));
     }
@@ -179,8 +181,9 @@ void Pipeline::tokenize(
         {token.id, span_of(segment, 0, segment.text.size()), word_id++});
   };
   const Segment whole = whole_text(text, scratch.sources, "Tokenizer::encode");
-  extract(whole, false, add, [&](const Segment& part) {
-    const Segment clean = parts_.normalizer.apply(part, scratch.normalizer);
+  extract(whole, false, add, [&](const Segment& section) {
+    const Segment clean =
+        components_.normalizer.apply(section, scratch.normalizer);
     extract(clean, true, add, [&](const Segment& plain) {
       tokenize_words(plain, scratch, word_id, result);
     });
@@ -190,7 +193,8 @@ void Pipeline::tokenize(
 std::string Pipeline::normalize(std::string_view text, Scratch& scratch) const {
   const Segment whole =
       whole_text(text, scratch.sources, "Tokenizer::normalize");
-  return std::string(parts_.normalizer.apply(whole, scratch.normalizer).text);
+  return std::string(
+      components_.normalizer.apply(whole, scratch.normalizer).text);
 }
 
 std::vector<TextWord> Pipeline::pre_tokenize(
@@ -199,11 +203,11 @@ std::vector<TextWord> Pipeline::pre_tokenize(
   const Segment whole =
       whole_text(text, scratch.sources, "Tokenizer::pre_tokenize");
   std::vector<TextWord> words;
-  split(whole, scratch, [&](const Segment& part, size_t begin, size_t end) {
-    const std::string_view word = part.text.substr(begin, end - begin);
+  split(whole, scratch, [&](const Segment& section, size_t begin, size_t end) {
+    const std::string_view word = section.text.substr(begin, end - begin);
     words.push_back(
         {byte_bpe_ ? ByteAlphabet::instance().encode(word) : std::string(word),
-         span_of(part, begin, end)});
+         span_of(section, begin, end)});
   });
   return words;
 }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "text/post_processor.h"
-#include "text/tokenizer_parts.h"
+#include "text/tokenizer_components.h"
 
 namespace accelerate::text {
 
@@ -27,11 +27,11 @@ struct Scratch {
 /// `Scratch`.
 class Pipeline {
  public:
-  explicit Pipeline(TokenizerParts parts);
+  explicit Pipeline(TokenizerComponents components);
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
-  const TokenizerParts& parts() const { return parts_; }
+  const TokenizerComponents& components() const { return components_; }
 
   /// Overwrites `result`. Throws `InvalidUtf8Error`.
   void tokenize(std::string_view text, Scratch& scratch, TokenSequence& result)
@@ -57,7 +57,7 @@ class Pipeline {
       int32_t& word_id,
       TokenSequence& result) const;
 
-  TokenizerParts parts_;
+  TokenizerComponents components_;
   std::optional<WordPiece> word_piece_;
   std::optional<ByteBpe> byte_bpe_;
 };

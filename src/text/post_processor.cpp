@@ -19,7 +19,7 @@ size_t count_special(const std::vector<TemplateSlot>& slots) {
   return count;
 }
 
-size_t room_for_text(const Truncation& truncation, size_t num_special) {
+size_t capacity_for_text(const Truncation& truncation, size_t num_special) {
   const auto max_length = static_cast<size_t>(truncation.max_length);
   if (truncation.max_length < 0 || max_length < num_special ||
       truncation.stride < 0) {
@@ -59,13 +59,13 @@ class Assembler {
       : processor_(processor), slots_(slots) {}
 
   /// A text and the part of it to write.
-  struct Part {
+  struct Section {
     const TokenSequence* sequence = nullptr;
     TokenRange range = {};
     bool is_overflow = false;
   };
 
-  Encoding assemble(const Part& first, const Part& second) const {
+  Encoding assemble(const Section& first, const Section& second) const {
     Encoding encoding;
     reserve(encoding, count_special(slots_) + size(first) + size(second));
     for (const TemplateSlot& slot : slots_) {
@@ -80,8 +80,8 @@ class Assembler {
   }
 
  private:
-  static size_t size(const Part& part) {
-    return part.range.end - part.range.begin;
+  static size_t size(const Section& section) {
+    return section.range.end - section.range.begin;
   }
 
   static void reserve(Encoding& encoding, size_t size) {
@@ -101,17 +101,19 @@ class Assembler {
     encoding.offsets.resize(size);
   }
 
-  void add_text(const TemplateSlot& slot, const Part& part, Encoding& encoding)
-      const {
+  void add_text(
+      const TemplateSlot& slot,
+      const Section& section,
+      Encoding& encoding) const {
     const size_t start = encoding.size();
-    const size_t end = start + size(part);
+    const size_t end = start + size(section);
     encoding.type_ids.resize(
-        end, part.is_overflow ? slot.overflow_type_id : slot.type_id);
+        end, section.is_overflow ? slot.overflow_type_id : slot.type_id);
     encoding.special_tokens_mask.resize(end, 0);
     encoding.ids.resize(end);
     encoding.word_ids.resize(end);
     encoding.offsets.resize(end);
-    const Token* tokens = part.sequence->tokens.data() + part.range.begin;
+    const Token* tokens = section.sequence->tokens.data() + section.range.begin;
     for (size_t i = start; i < end; ++i) {
       const Token& token = tokens[i - start];
       encoding.ids[i] = token.id;
@@ -119,26 +121,27 @@ class Assembler {
       encoding.offsets[i] = token.offsets;
     }
     for (const bool added_space : processor_.trims) {
-      trim_part(part, added_space, encoding.offsets.data() + start);
+      trim_section(section, added_space, encoding.offsets.data() + start);
     }
   }
 
-  void trim_part(const Part& part, bool added_space, TextSpan* offsets) const {
-    const auto& sequence = *part.sequence;
+  void trim_section(const Section& section, bool added_space, TextSpan* offsets)
+      const {
+    const auto& sequence = *section.sequence;
     auto added = std::lower_bound(
         sequence.added_blanks.begin(),
         sequence.added_blanks.end(),
-        part.range.begin,
+        section.range.begin,
         [](const auto& entry, size_t index) { return entry.first < index; });
-    for (size_t i = part.range.begin; i < part.range.end; ++i) {
+    for (size_t i = section.range.begin; i < section.range.end; ++i) {
       const bool is_added =
           added != sequence.added_blanks.end() && added->first == i;
       const Blanks blanks =
           is_added
               ? (added++)->second
               : processor_.blanks[static_cast<size_t>(sequence.tokens[i].id)];
-      TextSpan& span = offsets[i - part.range.begin];
-      span = trim(span, blanks, i == part.range.begin, added_space);
+      TextSpan& span = offsets[i - section.range.begin];
+      span = trim(span, blanks, i == section.range.begin, added_space);
     }
   }
 
@@ -159,8 +162,8 @@ bool is_second_before_first(const std::vector<TemplateSlot>& slots) {
 // text itself with the overflows of the other.
 void assemble_overflow(
     const Assembler& assembler,
-    const std::vector<Assembler::Part>& outer,
-    const std::vector<Assembler::Part>& inner,
+    const std::vector<Assembler::Section>& outer,
+    const std::vector<Assembler::Section>& inner,
     bool is_swapped,
     std::vector<Encoding>& overflowing) {
   const auto add = [&](size_t i, size_t j) {
@@ -178,19 +181,19 @@ void assemble_overflow(
   }
 }
 
-std::vector<Assembler::Part> parts_of(
+std::vector<Assembler::Section> sections_of(
     const TokenSequence* sequence,
     const std::vector<TokenRange>& ranges) {
-  std::vector<Assembler::Part> parts;
+  std::vector<Assembler::Section> sections;
   for (const TokenRange& range : ranges) {
-    parts.push_back({sequence, range, !parts.empty()});
+    sections.push_back({sequence, range, !sections.empty()});
   }
-  return parts;
+  return sections;
 }
 
 void pad_one(Encoding& encoding, size_t length, const Padding& padding) {
-  for (Encoding& part : encoding.overflowing) {
-    pad_one(part, length, padding);
+  for (Encoding& section : encoding.overflowing) {
+    pad_one(section, length, padding);
   }
   if (encoding.size() >= length) {
     return;
@@ -235,12 +238,12 @@ Encoding post_process(
   }
   const TruncatedRanges ranges = truncate(
       truncation,
-      room_for_text(truncation, count_special(slots)),
+      capacity_for_text(truncation, count_special(slots)),
       first.tokens.size(),
       second_size,
       is_pair);
-  const auto firsts = parts_of(&first, ranges.first);
-  const auto seconds = parts_of(second, ranges.second);
+  const auto firsts = sections_of(&first, ranges.first);
+  const auto seconds = sections_of(second, ranges.second);
   Encoding encoding = assembler.assemble(firsts[0], seconds[0]);
   if (is_second_before_first(slots)) {
     assemble_overflow(assembler, seconds, firsts, true, encoding.overflowing);

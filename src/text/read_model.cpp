@@ -9,40 +9,40 @@ namespace {
 
 // Creates parts only for messages, because there are hundreds of thousands of
 // entries.
-void read_vocabulary(const JsonPart& part, Vocabulary& vocabulary) {
-  if (!part.value().is_object()) {
-    part.refuse("is not an object that maps tokens to ids");
+void read_vocabulary(const JsonNode& node, Vocabulary& vocabulary) {
+  if (!node.value().is_object()) {
+    node.refuse("is not an object that maps tokens to ids");
   }
-  for (const auto& [token, value] : part.value().items()) {
+  for (const auto& [token, value] : node.value().items()) {
     vocabulary.add(
         token,
-        JsonPart::is_number(value, kMaxTokenId)
+        JsonNode::is_number(value, kMaxTokenId)
             ? value.get<int32_t>()
-            : part.at(token).number(kMaxTokenId));
+            : node.at(token).number(kMaxTokenId));
   }
 }
 
-int32_t id_of(const JsonPart& part, const Vocabulary& vocabulary) {
-  const int32_t id = vocabulary.id(part.text());
+int32_t id_of(const JsonNode& node, const Vocabulary& vocabulary) {
+  const int32_t id = vocabulary.id(node.text());
   if (id == StringMap::kNone) {
-    part.refuse(str_cat("is '", part.text(), "', which is not in model.vocab"));
+    node.refuse(str_cat("is '", node.text(), "', which is not in model.vocab"));
   }
   return id;
 }
 
-WordPieceModel read_word_piece(const JsonPart& part, Vocabulary& vocabulary) {
-  part.allow_keys(
+WordPieceModel read_word_piece(const JsonNode& node, Vocabulary& vocabulary) {
+  node.allow_keys(
       {"type",
        "unk_token",
        "continuing_subword_prefix",
        "max_input_chars_per_word",
        "vocab"});
-  read_vocabulary(part.at("vocab"), vocabulary);
+  read_vocabulary(node.at("vocab"), vocabulary);
   WordPieceModel model;
-  model.settings.unknown_id = id_of(part.at("unk_token"), vocabulary);
-  model.settings.prefix = part.at("continuing_subword_prefix").text();
+  model.settings.unknown_id = id_of(node.at("unk_token"), vocabulary);
+  model.settings.prefix = node.at("continuing_subword_prefix").text();
   model.settings.max_chars =
-      static_cast<size_t>(part.at("max_input_chars_per_word").number(1 << 30));
+      static_cast<size_t>(node.at("max_input_chars_per_word").number(1 << 30));
   return model;
 }
 
@@ -72,23 +72,23 @@ bool is_version_line(const nlohmann::json& value) {
          value.get_ref<const std::string&>().starts_with("#version");
 }
 
-MergeMap read_merges(const JsonPart& part, const Vocabulary& vocabulary) {
-  const size_t count = part.array_size();
+MergeMap read_merges(const JsonNode& node, const Vocabulary& vocabulary) {
+  const size_t count = node.array_size();
   MergeMap merges(count);
   uint32_t rank = 0;
   for (size_t i = 0; i < count; ++i) {
-    const nlohmann::json& value = part.value()[i];
+    const nlohmann::json& value = node.value()[i];
     if (is_version_line(value)) {
       continue;
     }
     const auto pair = read_merge(value);
     if (!pair) {
-      part.at(i).refuse("is not a merge of two tokens");
+      node.at(i).refuse("is not a merge of two tokens");
     }
     const auto id = [&](const std::string& token) {
       const int32_t found = vocabulary.id(token);
       if (found == StringMap::kNone) {
-        part.at(i).refuse(str_cat(
+        node.at(i).refuse(str_cat(
             "needs the token '", token, "', which is not in model.vocab"));
       }
       return found;
@@ -101,8 +101,8 @@ MergeMap read_merges(const JsonPart& part, const Vocabulary& vocabulary) {
   return merges;
 }
 
-ByteBpeModel read_bpe(const JsonPart& part, Vocabulary& vocabulary) {
-  part.allow_keys(
+ByteBpeModel read_bpe(const JsonNode& node, Vocabulary& vocabulary) {
+  node.allow_keys(
       {"type",
        "dropout",
        "unk_token",
@@ -114,38 +114,38 @@ ByteBpeModel read_bpe(const JsonPart& part, Vocabulary& vocabulary) {
        "vocab",
        "merges"});
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    if (part.has(key) && !part.at(key).text().empty()) {
-      part.at(key).refuse("is not empty, which is not supported for BPE");
+    if (node.has(key) && !node.at(key).text().empty()) {
+      node.at(key).refuse("is not empty, which is not supported for BPE");
     }
   }
-  if (part.has("dropout") && part.at("dropout").value() != 0.0) {
-    part.at("dropout").refuse("is not 0, but only 0 is supported");
+  if (node.has("dropout") && node.at("dropout").value() != 0.0) {
+    node.at("dropout").refuse("is not 0, but only 0 is supported");
   }
-  if (part.boolean_or("byte_fallback", false)) {
-    part.at("byte_fallback").refuse("is true, which is not supported");
+  if (node.boolean_or("byte_fallback", false)) {
+    node.at("byte_fallback").refuse("is true, which is not supported");
   }
-  read_vocabulary(part.at("vocab"), vocabulary);
+  read_vocabulary(node.at("vocab"), vocabulary);
   ByteBpe::Settings settings;
-  if (part.has("unk_token")) {
-    settings.unknown_id = id_of(part.at("unk_token"), vocabulary);
+  if (node.has("unk_token")) {
+    settings.unknown_id = id_of(node.at("unk_token"), vocabulary);
   }
-  settings.fuse_unknown = part.boolean_or("fuse_unk", false);
-  settings.ignore_merges = part.boolean_or("ignore_merges", false);
-  return {settings, read_merges(part.at("merges"), vocabulary)};
+  settings.fuse_unknown = node.boolean_or("fuse_unk", false);
+  settings.ignore_merges = node.boolean_or("ignore_merges", false);
+  return {settings, read_merges(node.at("merges"), vocabulary)};
 }
 
 } // namespace
 
-void read_model(const JsonPart& part, TokenizerParts& parts) {
+void read_model(const JsonNode& node, TokenizerComponents& components) {
   // Files of the first versions omit the type.
   const bool is_bpe =
-      part.has("type") ? part.type() == "BPE" : part.has("merges");
+      node.has("type") ? node.type() == "BPE" : node.has("merges");
   if (is_bpe) {
-    parts.model = read_bpe(part, parts.vocabulary);
-  } else if (!part.has("type") || part.type() == "WordPiece") {
-    parts.model = read_word_piece(part, parts.vocabulary);
+    components.model = read_bpe(node, components.vocabulary);
+  } else if (!node.has("type") || node.type() == "WordPiece") {
+    components.model = read_word_piece(node, components.vocabulary);
   } else {
-    part.refuse_type("WordPiece and BPE");
+    node.refuse_type("WordPiece and BPE");
   }
 }
 

@@ -20,64 +20,64 @@ constexpr std::string_view kLlama3End =
     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
 void add_normalizer_steps(
-    const JsonPart& part,
+    const JsonNode& node,
     bool is_inner,
     std::vector<NormalizerStep>& steps) {
-  const std::string& type = part.type();
+  const std::string& type = node.type();
   if (type == "BertNormalizer") {
-    part.allow_keys(
+    node.allow_keys(
         {"type",
          "clean_text",
          "handle_chinese_chars",
          "strip_accents",
          "lowercase"});
     BertSettings settings;
-    settings.lowercase = part.at("lowercase").boolean();
-    settings.space_chinese = part.at("handle_chinese_chars").boolean();
-    if (part.has("strip_accents")) {
-      settings.strip_accents = part.at("strip_accents").boolean();
+    settings.lowercase = node.at("lowercase").boolean();
+    settings.space_chinese = node.at("handle_chinese_chars").boolean();
+    if (node.has("strip_accents")) {
+      settings.strip_accents = node.at("strip_accents").boolean();
     }
-    const auto bert = bert_steps(settings, part.at("clean_text").boolean());
+    const auto bert = bert_steps(settings, node.at("clean_text").boolean());
     steps.insert(steps.end(), bert.begin(), bert.end());
   } else if (type == "Sequence") {
-    part.allow_keys({"type", "normalizers"});
+    node.allow_keys({"type", "normalizers"});
     if (is_inner) {
-      part.refuse("is a Sequence in a Sequence, which is not supported");
+      node.refuse("is a Sequence in a Sequence, which is not supported");
     }
-    const JsonPart inner = part.at("normalizers");
+    const JsonNode inner = node.at("normalizers");
     for (size_t i = 0; i < inner.array_size(); ++i) {
       add_normalizer_steps(inner.at(i), true, steps);
     }
   } else if (type == "Lowercase") {
-    part.allow_keys({"type"});
+    node.allow_keys({"type"});
     steps.push_back(NormalizerStep::kLowercase);
   } else if (type == "NFD") {
-    part.allow_keys({"type"});
+    node.allow_keys({"type"});
     steps.push_back(NormalizerStep::kDecompose);
   } else {
-    part.refuse_type(kNormalizers);
+    node.refuse_type(kNormalizers);
   }
 }
 
-void read_byte_level(const JsonPart& part, PreTokenizer& result) {
-  part.allow_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
-  result.add_prefix_space = part.at("add_prefix_space").boolean();
-  if (part.boolean_or("use_regex", true)) {
+void read_byte_level(const JsonNode& node, PreTokenizer& result) {
+  node.allow_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
+  result.add_prefix_space = node.at("add_prefix_space").boolean();
+  if (node.boolean_or("use_regex", true)) {
     result.pattern = PreTokenizer::Pattern::kGpt2;
   }
 }
 
-void read_split(const JsonPart& part, PreTokenizer& result) {
-  part.allow_keys({"type", "pattern", "behavior", "invert"});
-  const JsonPart pattern = part.at("pattern");
+void read_split(const JsonNode& node, PreTokenizer& result) {
+  node.allow_keys({"type", "pattern", "behavior", "invert"});
+  const JsonNode pattern = node.at("pattern");
   pattern.allow_keys({"Regex"});
   const std::string_view regex = pattern.at("Regex").text();
-  if (part.at("behavior").text() != "Isolated") {
-    part.at("behavior")
+  if (node.at("behavior").text() != "Isolated") {
+    node.at("behavior")
         .refuse("is not 'Isolated', but only 'Isolated' is supported");
   }
-  if (part.at("invert").boolean()) {
-    part.at("invert").refuse("is true, which is not supported");
+  if (node.at("invert").boolean()) {
+    node.at("invert").refuse("is true, which is not supported");
   }
   result.pattern = PreTokenizer::Pattern::kLlama3;
   if (regex == kGpt2Pattern) {
@@ -95,9 +95,9 @@ void read_split(const JsonPart& part, PreTokenizer& result) {
   }
 }
 
-PreTokenizer read_split_and_byte_level(const JsonPart& part) {
-  part.allow_keys({"type", "pretokenizers"});
-  const JsonPart inner = part.at("pretokenizers");
+PreTokenizer read_split_and_byte_level(const JsonNode& node) {
+  node.allow_keys({"type", "pretokenizers"});
+  const JsonNode inner = node.at("pretokenizers");
   PreTokenizer result;
   if (inner.array_size() == 1 && inner.at(0).type() == "ByteLevel") {
     result.pattern = PreTokenizer::Pattern::kNone;
@@ -145,34 +145,34 @@ std::vector<NormalizerStep> bert_steps(
   return steps;
 }
 
-void read_normalizer(const JsonPart& part, TokenizerParts& parts) {
+void read_normalizer(const JsonNode& node, TokenizerComponents& components) {
   std::vector<NormalizerStep> steps;
-  add_normalizer_steps(part, false, steps);
+  add_normalizer_steps(node, false, steps);
   if (!steps.empty()) {
-    parts.normalizer = Normalizer(std::move(steps));
+    components.normalizer = Normalizer(std::move(steps));
   }
 }
 
-void read_pre_tokenizer(const JsonPart& part, TokenizerParts& parts) {
-  const bool is_bpe = std::holds_alternative<ByteBpeModel>(parts.model);
-  if (part.is_null()) {
-    part.refuse(
+void read_pre_tokenizer(const JsonNode& node, TokenizerComponents& components) {
+  const bool is_bpe = std::holds_alternative<ByteBpeModel>(components.model);
+  if (node.is_null()) {
+    node.refuse(
         "is null, but tokenizers that do not split words are not supported");
   }
-  const std::string& type = part.type();
+  const std::string& type = node.type();
   const bool is_bert = type == "BertPreTokenizer";
   if (is_bert) {
-    part.allow_keys({"type"});
+    node.allow_keys({"type"});
   } else if (type == "ByteLevel") {
-    parts.pre_tokenizer.pattern = PreTokenizer::Pattern::kNone;
-    read_byte_level(part, parts.pre_tokenizer);
+    components.pre_tokenizer.pattern = PreTokenizer::Pattern::kNone;
+    read_byte_level(node, components.pre_tokenizer);
   } else if (type == "Sequence") {
-    parts.pre_tokenizer = read_split_and_byte_level(part);
+    components.pre_tokenizer = read_split_and_byte_level(node);
   } else {
-    part.refuse_type(kPreTokenizers);
+    node.refuse_type(kPreTokenizers);
   }
   if (is_bert == is_bpe) {
-    part.refuse(str_cat(
+    node.refuse(str_cat(
         "is of type '",
         type,
         "', which is not supported with this model. Supported with ",

@@ -32,9 +32,9 @@ void set_slots(PostProcessor& processor, Slots single, Slots pair) {
 }
 
 std::vector<int32_t> ids_of_special(
-    const JsonPart& piece,
-    const JsonPart& special_tokens) {
-  const JsonPart ids = special_tokens.at(piece.at("id").text()).at("ids");
+    const JsonNode& piece,
+    const JsonNode& special_tokens) {
+  const JsonNode ids = special_tokens.at(piece.at("id").text()).at("ids");
   std::vector<int32_t> result;
   for (size_t i = 0; i < ids.array_size(); ++i) {
     result.push_back(ids.at(i).number(kMaxTokenId));
@@ -42,15 +42,15 @@ std::vector<int32_t> ids_of_special(
   return result;
 }
 
-TemplateSlot read_slot(const JsonPart& part, const JsonPart& special_tokens) {
-  part.allow_keys({"SpecialToken", "Sequence"});
-  const bool is_special = part.has("SpecialToken");
-  const JsonPart piece = part.at(is_special ? "SpecialToken" : "Sequence");
+TemplateSlot read_slot(const JsonNode& node, const JsonNode& special_tokens) {
+  node.allow_keys({"SpecialToken", "Sequence"});
+  const bool is_special = node.has("SpecialToken");
+  const JsonNode piece = node.at(is_special ? "SpecialToken" : "Sequence");
   const int32_t type_id = piece.at("type_id").number(1 << 30);
   if (is_special) {
     return special(ids_of_special(piece, special_tokens), type_id);
   }
-  const JsonPart id = piece.at("id");
+  const JsonNode id = piece.at("id");
   const std::string& name = id.text();
   if (name != "A" && name != "B") {
     id.refuse(str_cat("is '", name, "', expected A or B"));
@@ -60,12 +60,12 @@ TemplateSlot read_slot(const JsonPart& part, const JsonPart& special_tokens) {
 }
 
 Slots read_template(
-    const JsonPart& part,
-    const JsonPart& special_tokens,
+    const JsonNode& node,
+    const JsonNode& special_tokens,
     bool is_pair) {
   Slots slots;
-  for (size_t i = 0; i < part.array_size(); ++i) {
-    slots.push_back(read_slot(part.at(i), special_tokens));
+  for (size_t i = 0; i < node.array_size(); ++i) {
+    slots.push_back(read_slot(node.at(i), special_tokens));
   }
   const auto count = [&](Kind kind) {
     return std::count_if(slots.begin(), slots.end(), [&](const auto& slot) {
@@ -73,7 +73,7 @@ Slots read_template(
     });
   };
   if (count(Kind::kFirst) != 1 || count(Kind::kSecond) != (is_pair ? 1 : 0)) {
-    part.refuse(
+    node.refuse(
         is_pair ? "is not supported: it must use A and B exactly once each"
                 : "is not supported: it must use A exactly once and must not "
                   "use B");
@@ -81,26 +81,26 @@ Slots read_template(
   return slots;
 }
 
-void read_template_processing(const JsonPart& part, PostProcessor& processor) {
-  part.allow_keys({"type", "single", "pair", "special_tokens"});
-  const JsonPart special_tokens = part.at("special_tokens");
+void read_template_processing(const JsonNode& node, PostProcessor& processor) {
+  node.allow_keys({"type", "single", "pair", "special_tokens"});
+  const JsonNode special_tokens = node.at("special_tokens");
   set_slots(
       processor,
-      read_template(part.at("single"), special_tokens, false),
-      read_template(part.at("pair"), special_tokens, true));
+      read_template(node.at("single"), special_tokens, false),
+      read_template(node.at("pair"), special_tokens, true));
 }
 
-int32_t read_token_and_id(const JsonPart& part) {
-  if (part.array_size() != 2) {
-    part.refuse("is not a token and its id");
+int32_t read_token_and_id(const JsonNode& node) {
+  if (node.array_size() != 2) {
+    node.refuse("is not a token and its id");
   }
-  return part.at(size_t{1}).number(kMaxTokenId);
+  return node.at(size_t{1}).number(kMaxTokenId);
 }
 
-void read_bert(const JsonPart& part, PostProcessor& processor) {
-  part.allow_keys({"type", "sep", "cls"});
-  const int32_t sep = read_token_and_id(part.at("sep"));
-  const int32_t cls = read_token_and_id(part.at("cls"));
+void read_bert(const JsonNode& node, PostProcessor& processor) {
+  node.allow_keys({"type", "sep", "cls"});
+  const int32_t sep = read_token_and_id(node.at("sep"));
+  const int32_t cls = read_token_and_id(node.at("cls"));
   const TemplateSlot first{Kind::kFirst, {}, 0, 0};
   const TemplateSlot second{Kind::kSecond, {}, 1, 1};
   set_slots(
@@ -109,10 +109,10 @@ void read_bert(const JsonPart& part, PostProcessor& processor) {
       {special({cls}, 0), first, special({sep}, 0), second, special({sep}, 1)});
 }
 
-void read_roberta(const JsonPart& part, PostProcessor& processor) {
-  part.allow_keys({"type", "sep", "cls", "trim_offsets", "add_prefix_space"});
-  const int32_t sep = read_token_and_id(part.at("sep"));
-  const int32_t cls = read_token_and_id(part.at("cls"));
+void read_roberta(const JsonNode& node, PostProcessor& processor) {
+  node.allow_keys({"type", "sep", "cls", "trim_offsets", "add_prefix_space"});
+  const int32_t sep = read_token_and_id(node.at("sep"));
+  const int32_t cls = read_token_and_id(node.at("cls"));
   const TemplateSlot first{Kind::kFirst, {}, 0, 0};
   const TemplateSlot second{Kind::kSecond, {}, 0, 0};
   const TemplateSlot start = special({cls}, 0);
@@ -123,45 +123,47 @@ void read_roberta(const JsonPart& part, PostProcessor& processor) {
       {start, first, special({sep, sep}, 0), second, end});
   // Without special tokens, overflowing tokens keep the type of their text.
   processor.plain_pair[1].overflow_type_id = 1;
-  if (part.at("trim_offsets").boolean()) {
-    processor.trims.push_back(part.at("add_prefix_space").boolean());
+  if (node.at("trim_offsets").boolean()) {
+    processor.trims.push_back(node.at("add_prefix_space").boolean());
   }
 }
 
-// Whether `part` arranges texts, which only one part may do.
-bool read_one(const JsonPart& part, PostProcessor& processor) {
-  const std::string& type = part.type();
+// Whether `node` arranges texts, which only one part may do.
+bool read_one(const JsonNode& node, PostProcessor& processor) {
+  const std::string& type = node.type();
   if (type == "ByteLevel") {
-    part.allow_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
-    if (part.at("trim_offsets").boolean()) {
-      processor.trims.push_back(part.at("add_prefix_space").boolean());
+    node.allow_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
+    if (node.at("trim_offsets").boolean()) {
+      processor.trims.push_back(node.at("add_prefix_space").boolean());
     }
     return false;
   }
   if (type == "TemplateProcessing") {
-    read_template_processing(part, processor);
+    read_template_processing(node, processor);
   } else if (type == "BertProcessing") {
-    read_bert(part, processor);
+    read_bert(node, processor);
   } else if (type == "RobertaProcessing") {
-    read_roberta(part, processor);
+    read_roberta(node, processor);
   } else {
-    part.refuse_type(kPostProcessors);
+    node.refuse_type(kPostProcessors);
   }
   return true;
 }
 
 } // namespace
 
-void read_post_processor(const JsonPart& part, TokenizerParts& parts) {
-  if (part.type() != "Sequence") {
-    read_one(part, parts.post_processor);
+void read_post_processor(
+    const JsonNode& node,
+    TokenizerComponents& components) {
+  if (node.type() != "Sequence") {
+    read_one(node, components.post_processor);
     return;
   }
-  part.allow_keys({"type", "processors"});
-  const JsonPart inner = part.at("processors");
+  node.allow_keys({"type", "processors"});
+  const JsonNode inner = node.at("processors");
   bool is_arranged = false;
   for (size_t i = 0; i < inner.array_size(); ++i) {
-    if (read_one(inner.at(i), parts.post_processor)) {
+    if (read_one(inner.at(i), components.post_processor)) {
       if (is_arranged) {
         inner.at(i).refuse(
             "is a second template in a Sequence, which is not supported");

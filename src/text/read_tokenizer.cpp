@@ -17,36 +17,36 @@ nlohmann::json parse(std::string_view json, const std::string& name) {
   }
 }
 
-TextSide read_side(const JsonPart& part) {
-  if (part.text() != "Left" && part.text() != "Right") {
-    part.refuse(str_cat("is '", part.text(), "', expected Left or Right"));
+TextSide read_side(const JsonNode& node) {
+  if (node.text() != "Left" && node.text() != "Right") {
+    node.refuse(str_cat("is '", node.text(), "', expected Left or Right"));
   }
-  return part.text() == "Left" ? TextSide::kLeft : TextSide::kRight;
+  return node.text() == "Left" ? TextSide::kLeft : TextSide::kRight;
 }
 
-Truncation read_truncation(const JsonPart& part) {
-  part.allow_keys({"direction", "max_length", "strategy", "stride"});
+Truncation read_truncation(const JsonNode& node) {
+  node.allow_keys({"direction", "max_length", "strategy", "stride"});
   Truncation result;
-  result.max_length = part.at("max_length").number(INT32_MAX);
-  result.stride = part.at("stride").number(INT32_MAX);
-  if (part.has("direction")) {
-    result.direction = read_side(part.at("direction"));
+  result.max_length = node.at("max_length").number(INT32_MAX);
+  result.stride = node.at("stride").number(INT32_MAX);
+  if (node.has("direction")) {
+    result.direction = read_side(node.at("direction"));
   }
-  const JsonPart strategy_part = part.at("strategy");
-  const std::string& strategy = strategy_part.text();
+  const JsonNode strategy_node = node.at("strategy");
+  const std::string& strategy = strategy_node.text();
   if (strategy == "OnlyFirst") {
     result.strategy = Truncation::Strategy::kOnlyFirst;
   } else if (strategy == "OnlySecond") {
     result.strategy = Truncation::Strategy::kOnlySecond;
   } else if (strategy != "LongestFirst") {
-    strategy_part.refuse(
+    strategy_node.refuse(
         str_cat("is '", strategy, "', which is not supported"));
   }
   return result;
 }
 
-Padding read_padding(const JsonPart& part) {
-  part.allow_keys(
+Padding read_padding(const JsonNode& node) {
+  node.allow_keys(
       {"strategy",
        "direction",
        "pad_to_multiple_of",
@@ -54,7 +54,7 @@ Padding read_padding(const JsonPart& part) {
        "pad_type_id",
        "pad_token"});
   Padding result;
-  const JsonPart strategy = part.at("strategy");
+  const JsonNode strategy = node.at("strategy");
   if (strategy.value().is_object()) {
     strategy.allow_keys({"Fixed"});
     result.strategy = Padding::Strategy::kFixed;
@@ -63,17 +63,17 @@ Padding read_padding(const JsonPart& part) {
     strategy.refuse(
         str_cat("is '", strategy.text(), "', which is not supported"));
   }
-  result.direction = read_side(part.at("direction"));
-  if (part.has("pad_to_multiple_of")) {
-    result.multiple_of = part.at("pad_to_multiple_of").number(1 << 20);
+  result.direction = read_side(node.at("direction"));
+  if (node.has("pad_to_multiple_of")) {
+    result.multiple_of = node.at("pad_to_multiple_of").number(1 << 20);
   }
-  result.pad_id = part.at("pad_id").number(kMaxTokenId);
-  result.pad_type_id = part.at("pad_type_id").number(1 << 30);
+  result.pad_id = node.at("pad_id").number(kMaxTokenId);
+  result.pad_type_id = node.at("pad_type_id").number(1 << 30);
   return result;
 }
 
-AddedToken read_added_token(const JsonPart& part) {
-  part.allow_keys(
+AddedToken read_added_token(const JsonNode& node) {
+  node.allow_keys(
       {"id",
        "content",
        "single_word",
@@ -82,69 +82,71 @@ AddedToken read_added_token(const JsonPart& part) {
        "normalized",
        "special"});
   AddedToken token;
-  token.content = part.at("content").text();
-  token.id = part.at("id").number(kMaxTokenId);
-  token.single_word = part.at("single_word").boolean();
-  token.lstrip = part.at("lstrip").boolean();
-  token.rstrip = part.at("rstrip").boolean();
-  token.normalized = part.at("normalized").boolean();
-  token.special = part.at("special").boolean();
+  token.content = node.at("content").text();
+  token.id = node.at("id").number(kMaxTokenId);
+  token.single_word = node.at("single_word").boolean();
+  token.lstrip = node.at("lstrip").boolean();
+  token.rstrip = node.at("rstrip").boolean();
+  token.normalized = node.at("normalized").boolean();
+  token.special = node.at("special").boolean();
   return token;
 }
 
-std::vector<AddedToken> read_added_tokens(const JsonPart& part) {
+std::vector<AddedToken> read_added_tokens(const JsonNode& node) {
   std::vector<AddedToken> tokens;
-  for (size_t i = 0; i < part.array_size(); ++i) {
-    tokens.push_back(read_added_token(part.at(i)));
+  for (size_t i = 0; i < node.array_size(); ++i) {
+    tokens.push_back(read_added_token(node.at(i)));
   }
   return tokens;
 }
 
-Decoder read_decoder(const JsonPart& part) {
+Decoder read_decoder(const JsonNode& node) {
   Decoder decoder;
-  if (part.type() == "WordPiece") {
-    part.allow_keys({"type", "prefix", "cleanup"});
+  if (node.type() == "WordPiece") {
+    node.allow_keys({"type", "prefix", "cleanup"});
     decoder.kind = Decoder::Kind::kWordPiece;
-    decoder.prefix = part.at("prefix").text();
-    decoder.cleanup = part.at("cleanup").boolean();
-  } else if (part.type() == "ByteLevel") {
-    part.allow_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
+    decoder.prefix = node.at("prefix").text();
+    decoder.cleanup = node.at("cleanup").boolean();
+  } else if (node.type() == "ByteLevel") {
+    node.allow_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
     decoder.kind = Decoder::Kind::kByteLevel;
   } else {
-    part.refuse_type("WordPiece and ByteLevel");
+    node.refuse_type("WordPiece and ByteLevel");
   }
   return decoder;
 }
 
 // The string to match: the content, normalised if requested.
-std::string pattern_of(const AddedToken& token, const TokenizerParts& parts) {
-  if (!token.normalized || parts.normalizer.is_empty()) {
+std::string pattern_of(
+    const AddedToken& token,
+    const TokenizerComponents& components) {
+  if (!token.normalized || components.normalizer.is_empty()) {
     return token.content;
   }
   SegmentBuffer buffer;
   buffer.text = token.content;
   buffer.sources.assign(token.content.size(), 0);
   NormalizerScratch scratch;
-  return std::string(parts.normalizer.apply(buffer.view(), scratch).text);
+  return std::string(components.normalizer.apply(buffer.view(), scratch).text);
 }
 
 } // namespace
 
 void add_tokens(
-    TokenizerParts& parts,
+    TokenizerComponents& components,
     std::vector<AddedToken> tokens,
     const std::string& name) {
-  auto next_id = static_cast<int32_t>(parts.vocabulary.size());
+  auto next_id = static_cast<int32_t>(components.vocabulary.size());
   for (AddedToken& token : tokens) {
     if (token.content.empty() ||
-        parts.added_tokens.find_content(token.content) != nullptr) {
+        components.added_tokens.find_content(token.content) != nullptr) {
       continue;
     }
-    const int32_t known = parts.vocabulary.id(token.content);
+    const int32_t known = components.vocabulary.id(token.content);
     token.id = known != StringMap::kNone ? known : next_id++;
-    token.pattern = pattern_of(token, parts);
+    token.pattern = pattern_of(token, components);
     const std::string content = token.content;
-    if (!parts.added_tokens.add(std::move(token))) {
+    if (!components.added_tokens.add(std::move(token))) {
       throw ConfigError(str_cat(
           "[Tokenizer] ",
           name,
@@ -175,24 +177,24 @@ Blanks blanks_of(std::string_view token) {
   return blanks;
 }
 
-void count_blanks(TokenizerParts& parts) {
-  if (parts.post_processor.trims.empty()) {
+void count_blanks(TokenizerComponents& components) {
+  if (components.post_processor.trims.empty()) {
     return;
   }
-  auto& blanks = parts.post_processor.blanks;
-  blanks.resize(static_cast<size_t>(parts.vocabulary.id_end()));
-  for (int32_t id = 0; id < parts.vocabulary.id_end(); ++id) {
-    if (const std::string* token = parts.vocabulary.token(id)) {
+  auto& blanks = components.post_processor.blanks;
+  blanks.resize(static_cast<size_t>(components.vocabulary.id_end()));
+  for (int32_t id = 0; id < components.vocabulary.id_end(); ++id) {
+    if (const std::string* token = components.vocabulary.token(id)) {
       blanks[static_cast<size_t>(id)] = blanks_of(*token);
     }
   }
 }
 
-TokenizerParts read_tokenizer_json(
+TokenizerComponents read_tokenizer_json(
     std::string_view json,
     const std::string& name) {
   const nlohmann::json document = parse(json, name);
-  const JsonPart root(document, name);
+  const JsonNode root(document, name);
   root.allow_keys(
       {"version",
        "truncation",
@@ -207,29 +209,29 @@ TokenizerParts read_tokenizer_json(
     root.at("version").refuse(str_cat(
         "is '", root.at("version").text(), "', but only 1.0 is supported"));
   }
-  TokenizerParts parts;
-  read_model(root.at("model"), parts);
+  TokenizerComponents components;
+  read_model(root.at("model"), components);
   if (root.has("normalizer")) {
-    read_normalizer(root.at("normalizer"), parts);
+    read_normalizer(root.at("normalizer"), components);
   }
-  read_pre_tokenizer(root.at("pre_tokenizer"), parts);
+  read_pre_tokenizer(root.at("pre_tokenizer"), components);
   if (root.has("post_processor")) {
-    read_post_processor(root.at("post_processor"), parts);
+    read_post_processor(root.at("post_processor"), components);
   }
   if (root.has("decoder")) {
-    parts.decoder = read_decoder(root.at("decoder"));
+    components.decoder = read_decoder(root.at("decoder"));
   }
   if (root.has("truncation")) {
-    parts.truncation = read_truncation(root.at("truncation"));
+    components.truncation = read_truncation(root.at("truncation"));
   }
   if (root.has("padding")) {
-    parts.padding = read_padding(root.at("padding"));
+    components.padding = read_padding(root.at("padding"));
   }
   if (root.has("added_tokens")) {
-    add_tokens(parts, read_added_tokens(root.at("added_tokens")), name);
+    add_tokens(components, read_added_tokens(root.at("added_tokens")), name);
   }
-  count_blanks(parts);
-  return parts;
+  count_blanks(components);
+  return components;
 }
 
 } // namespace accelerate::text

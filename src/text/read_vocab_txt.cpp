@@ -3,8 +3,8 @@
 
 #include "core/base/str.h"
 #include "core/base/utf8.h"
-#include "text/json_part.h"
-#include "text/tokenizer_parts.h"
+#include "text/json_node.h"
+#include "text/tokenizer_components.h"
 #include "text/unicode.h"
 #include "text/utf8.h"
 
@@ -82,7 +82,7 @@ BertSettings read_bert_settings(
   if (document.is_discarded()) {
     throw ConfigError(str_cat("[Tokenizer] ", name, " is not valid JSON"));
   }
-  const JsonPart root(document, name);
+  const JsonNode root(document, name);
   settings.lowercase = root.boolean_or("do_lower_case", true);
   settings.space_chinese = root.boolean_or("tokenize_chinese_chars", true);
   if (root.has("strip_accents")) {
@@ -91,7 +91,7 @@ BertSettings read_bert_settings(
   return settings;
 }
 
-TokenizerParts read_vocab_txt(
+TokenizerComponents read_vocab_txt(
     std::string_view lines,
     const BertSettings& settings,
     const std::string& name) {
@@ -99,25 +99,25 @@ TokenizerParts read_vocab_txt(
     throw ConfigError(
         str_cat("[Tokenizer] ", name, " is not UTF-8 at byte ", *at));
   }
-  TokenizerParts parts;
-  read_lines(lines, parts.vocabulary, name);
+  TokenizerComponents components;
+  read_lines(lines, components.vocabulary, name);
   WordPieceModel model;
-  model.settings.unknown_id = needed_id(parts.vocabulary, "[UNK]", name);
-  parts.model = std::move(model);
-  parts.normalizer = Normalizer(bert_steps(settings, true));
-  parts.post_processor = bert_post_processor(
-      needed_id(parts.vocabulary, "[CLS]", name),
-      needed_id(parts.vocabulary, "[SEP]", name));
-  parts.decoder.kind = Decoder::Kind::kWordPiece;
+  model.settings.unknown_id = needed_id(components.vocabulary, "[UNK]", name);
+  components.model = std::move(model);
+  components.normalizer = Normalizer(bert_steps(settings, true));
+  components.post_processor = bert_post_processor(
+      needed_id(components.vocabulary, "[CLS]", name),
+      needed_id(components.vocabulary, "[SEP]", name));
+  components.decoder.kind = Decoder::Kind::kWordPiece;
   std::vector<AddedToken> special;
   for (const char* token : {"[UNK]", "[SEP]", "[CLS]", "[PAD]", "[MASK]"}) {
-    if (parts.vocabulary.id(token) != StringMap::kNone) {
+    if (components.vocabulary.id(token) != StringMap::kNone) {
       special.push_back(
           {.content = token, .normalized = false, .special = true});
     }
   }
-  add_tokens(parts, std::move(special), name);
-  return parts;
+  add_tokens(components, std::move(special), name);
+  return components;
 }
 
 } // namespace accelerate::text

@@ -70,7 +70,7 @@ class StringMap {
       rehash(2 * (size_ + 1));
     }
     const PrefixHash hash = hash_of(key);
-    Slot& slot = place(hash, key);
+    Slot& slot = slot_for(hash, key);
     if (slot.id == kNone) {
       slot.tag = static_cast<uint32_t>(hash.value);
       slot.begin = static_cast<uint32_t>(keys_.size());
@@ -93,7 +93,7 @@ class StringMap {
     return std::string_view(keys_).substr(slot.begin, slot.length);
   }
 
-  Slot& place(PrefixHash hash, std::string_view wanted) {
+  Slot& slot_for(PrefixHash hash, std::string_view wanted) {
     size_t at = hash.value >> shift_;
     while (slots_[at].id != kNone && key(slots_[at]) != wanted) {
       at = (at + 1) & mask_;
@@ -109,7 +109,7 @@ class StringMap {
     shift_ = 64 - std::countr_zero(capacity);
     for (const Slot& slot : old) {
       if (slot.id != kNone) {
-        place(hash_of(key(slot)), key(slot)) = slot;
+        slot_for(hash_of(key(slot)), key(slot)) = slot;
       }
     }
   }

@@ -18,7 +18,8 @@ using text::Scratch;
 /// The steps and a pool of memory for them.
 class Tokenizer::Impl {
  public:
-  explicit Impl(text::TokenizerParts parts) : pipeline(std::move(parts)) {}
+  explicit Impl(text::TokenizerComponents components)
+      : pipeline(std::move(components)) {}
 
   /// A `Scratch` from the pool, which the destructor returns.
   class Lease {
@@ -43,14 +44,16 @@ class Tokenizer::Impl {
       pipeline.tokenize(*input.second, scratch, scratch.second);
     }
     return text::post_process(
-        parts().post_processor,
+        components().post_processor,
         scratch.first,
         input.second ? &scratch.second : nullptr,
-        options.truncation.value_or(parts().truncation),
+        options.truncation.value_or(components().truncation),
         options.add_special_tokens);
   }
 
-  const text::TokenizerParts& parts() const { return pipeline.parts(); }
+  const text::TokenizerComponents& components() const {
+    return pipeline.components();
+  }
 
   const text::Pipeline pipeline;
 
@@ -161,7 +164,7 @@ std::vector<Encoding> Tokenizer::encode_batch(
 std::string Tokenizer::decode(
     std::span<const int32_t> ids,
     bool skip_special_tokens) const {
-  const auto& added = impl_->parts().added_tokens;
+  const auto& added = impl_->components().added_tokens;
   std::vector<std::string> tokens;
   for (const int32_t id : ids) {
     auto token = id_to_token(id);
@@ -174,40 +177,41 @@ std::string Tokenizer::decode(
       tokens.push_back(*std::move(token));
     }
   }
-  return impl_->parts().decoder.decode(tokens);
+  return impl_->components().decoder.decode(tokens);
 }
 
 std::optional<int32_t> Tokenizer::token_to_id(std::string_view token) const {
-  if (const auto* added = impl_->parts().added_tokens.find_content(token)) {
+  if (const auto* added =
+          impl_->components().added_tokens.find_content(token)) {
     return added->id;
   }
-  const int32_t id = impl_->parts().vocabulary.id(token);
+  const int32_t id = impl_->components().vocabulary.id(token);
   return id == text::StringMap::kNone ? std::nullopt : std::optional(id);
 }
 
 std::optional<std::string> Tokenizer::id_to_token(int32_t id) const {
-  if (const auto* added = impl_->parts().added_tokens.find_id(id)) {
+  if (const auto* added = impl_->components().added_tokens.find_id(id)) {
     return added->pattern;
   }
-  const std::string* token = impl_->parts().vocabulary.token(id);
+  const std::string* token = impl_->components().vocabulary.token(id);
   return token == nullptr ? std::nullopt : std::optional(*token);
 }
 
 int32_t Tokenizer::vocab_size() const {
-  const auto& vocabulary = impl_->parts().vocabulary;
+  const auto& vocabulary = impl_->components().vocabulary;
   auto size = static_cast<int32_t>(vocabulary.size());
-  for (const auto& token : impl_->parts().added_tokens.all()) {
+  for (const auto& token : impl_->components().added_tokens.all()) {
     size += vocabulary.id(token.content) == text::StringMap::kNone ? 1 : 0;
   }
   return size;
 }
 
 const Truncation& Tokenizer::truncation() const {
-  return impl_->parts().truncation;
+  return impl_->components().truncation;
 }
 
 const Padding& Tokenizer::padding() const {
-  return impl_->parts().padding;
+  return impl_->components().padding;
 }
 
 std::string Tokenizer::normalize(std::string_view text) const {

@@ -41,13 +41,13 @@ cut(const Truncation& truncation, size_t size, size_t length) {
 }
 
 // The remaining lengths of two texts if the longer one is truncated first.
-std::pair<size_t, size_t> share(size_t room, size_t first, size_t second) {
+std::pair<size_t, size_t> share(size_t capacity, size_t first, size_t second) {
   const bool is_swapped = first > second;
   size_t small = std::min(first, second);
-  size_t large = small > room ? small : std::max(small, room - small);
-  if (small + large > room) {
-    small = room / 2;
-    large = small + room % 2;
+  size_t large = small > capacity ? small : std::max(small, capacity - small);
+  if (small + large > capacity) {
+    small = capacity / 2;
+    large = small + capacity % 2;
   }
   return is_swapped ? std::pair{large, small} : std::pair{small, large};
 }
@@ -70,33 +70,33 @@ size_t left_of(size_t size, size_t excess, const char* which) {
 
 TruncatedRanges truncate(
     const Truncation& truncation,
-    size_t room,
+    size_t capacity,
     size_t first_size,
     size_t second_size,
     bool is_pair) {
   using Strategy = Truncation::Strategy;
   second_size = is_pair ? second_size : 0;
   const size_t total = first_size + second_size;
-  if (truncation.strategy == Strategy::kNone || total <= room) {
+  if (truncation.strategy == Strategy::kNone || total <= capacity) {
     return {{{0, first_size}}, {{0, second_size}}};
   }
   size_t first = first_size;
   size_t second = second_size;
-  if (room == 0) {
+  if (capacity == 0) {
     first = second = 0;
   } else if (truncation.strategy == Strategy::kOnlyFirst) {
-    first = left_of(first_size, total - room, "first");
+    first = left_of(first_size, total - capacity, "first");
   } else if (truncation.strategy == Strategy::kOnlySecond) {
     if (!is_pair) {
       throw UsageError(
           "[Tokenizer::encode] truncation.strategy is kOnlySecond, but there "
           "is only one text. Pass a pair or choose another strategy");
     }
-    second = left_of(second_size, total - room, "second");
+    second = left_of(second_size, total - capacity, "second");
   } else if (is_pair) {
-    std::tie(first, second) = share(room, first_size, second_size);
+    std::tie(first, second) = share(capacity, first_size, second_size);
   } else {
-    first = room;
+    first = capacity;
   }
   return {
       cut(truncation, first_size, first), cut(truncation, second_size, second)};

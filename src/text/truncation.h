@@ -21,11 +21,12 @@ struct TruncatedRanges {
   std::vector<TokenRange> second;
 };
 
-/// `room` is how many tokens of the texts may be kept. Throws `UsageError` if
-/// `truncation` cannot be satisfied. Without a pair, `second_size` is ignored.
+/// `capacity` is how many tokens of the texts may be kept. Throws `UsageError`
+/// if `truncation` cannot be satisfied. Without a pair, `second_size` is
+/// ignored.
 TruncatedRanges truncate(
     const Truncation& truncation,
-    size_t room,
+    size_t capacity,
     size_t first_size,
     size_t second_size,
     bool is_pair);

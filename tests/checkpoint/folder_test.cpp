@@ -112,27 +112,27 @@ TEST(CheckpointFolder, AcceptsRankFilesBeforeAndAfterRankZero) {
     save(target, moment);
     save_rank(target, moment, 2);
     const CheckpointReader reader(target);
-    EXPECT_FALSE(reader.rank_part(0));
+    EXPECT_FALSE(reader.rank_shard(0));
     for (const int rank : {1, 2}) {
-      const auto part = reader.rank_part(rank);
-      ASSERT_TRUE(part) << rank;
-      EXPECT_EQ(part->state["generator"]["rank"], rank);
+      const auto shard = reader.rank_shard(rank);
+      ASSERT_TRUE(shard) << rank;
+      EXPECT_EQ(shard->state["generator"]["rank"], rank);
     }
     EXPECT_EQ(names_in(target).size(), 7u);
     EXPECT_THAT(names_in(folder.path()), ElementsAre("state"));
   }
   save_rank(target, 5, 3);
-  EXPECT_FALSE(CheckpointReader(target).rank_part(3)) << "of another moment";
+  EXPECT_FALSE(CheckpointReader(target).rank_shard(3)) << "of another moment";
 }
 
 TEST(CheckpointFolder, JoinsFoldersThatSeveralRanksWrite) {
   const TempDir folder;
   const auto target = folder.path() / "state";
   for (const int rank : {1, 2}) {
-    RankPlace place(target, 1, rank);
-    fs::create_directory(place.folder() / "unet");
-    write_text(place.folder() / "unet" / std::to_string(rank), "x");
-    place.commit();
+    RankShardWriter shard_writer(target, 1, rank);
+    fs::create_directory(shard_writer.folder() / "unet");
+    write_text(shard_writer.folder() / "unet" / std::to_string(rank), "x");
+    shard_writer.commit();
   }
   save(target, 1);
   EXPECT_THAT(names_in(target / "unet"), UnorderedElementsAre("1", "2"));
@@ -142,11 +142,11 @@ TEST(CheckpointFolder, RankFilesDoNotReplaceThoseOfMainProcess) {
   const TempDir folder;
   const auto target = folder.path() / "state";
   const auto save_same = [&](int rank) {
-    RankPlace place(target, 1, rank);
+    RankShardWriter shard_writer(target, 1, rank);
     for (const char* name : {"one", "checkpoint.json", "extra"}) {
-      write_text(place.folder() / name, "a rank's");
+      write_text(shard_writer.folder() / name, "a rank's");
     }
-    place.commit();
+    shard_writer.commit();
   };
   save_same(1);
   save(target, 1);
@@ -172,7 +172,7 @@ TEST(CheckpointFolder, AcceptsRankFilesWrittenConcurrently) {
         rank.join();
       }
       const CheckpointReader reader(target);
-      EXPECT_TRUE(reader.rank_part(1) && reader.rank_part(2)) << moment;
+      EXPECT_TRUE(reader.rank_shard(1) && reader.rank_shard(2)) << moment;
       EXPECT_THAT(names_in(folder.path()), ElementsAre("state"));
       EXPECT_EQ(names_in(target).size(), 7u) << moment;
       if (is_new) {
@@ -242,7 +242,7 @@ TEST(CheckpointFolder, KeepsFinishedPartsOfOtherRuns) {
   save_rank(other, 1, 1);
   save(folder.path() / "state", 2);
   writer.commit(manifest_of(1));
-  EXPECT_TRUE(CheckpointReader(other).rank_part(1));
+  EXPECT_TRUE(CheckpointReader(other).rank_shard(1));
 }
 
 TEST(CheckpointFolder, RemovesPartsThatKilledRunsLeft) {
@@ -260,9 +260,9 @@ TEST(CheckpointFolder, RemovesPartsThatKilledRunsLeft) {
 }
 
 /// What `CheckpointReader` says that a checkpoint lacks.
-std::string missing_part(const fs::path& target) {
+std::string missing_shard(const fs::path& target) {
   try {
-    CheckpointReader(target).check_parts();
+    CheckpointReader(target).check_shards();
     return "";
   } catch (const DataError& error) {
     return error.what();
@@ -275,17 +275,17 @@ TEST(CheckpointFolder, IsIncompleteWithoutPartOfRankThatHadBegun) {
     const TempDir folder;
     const auto target = folder.path() / "state";
     const auto begin = [&] {
-      return std::make_unique<RankPlace>(target, 1, 2);
+      return std::make_unique<RankShardWriter>(target, 1, 2);
     };
-    auto place = is_late ? nullptr : begin();
+    auto shard_writer = is_late ? nullptr : begin();
     save(target, 1);
     if (is_late) {
-      EXPECT_EQ(missing_part(target), "") << "main process alone";
-      place = begin();
+      EXPECT_EQ(missing_shard(target), "") << "main process alone";
+      shard_writer = begin();
     }
-    EXPECT_THAT(missing_part(target), HasSubstr("the data of rank 2"));
-    place.reset(); // as if it had failed
-    EXPECT_THAT(missing_part(target), HasSubstr("the data of rank 2"));
+    EXPECT_THAT(missing_shard(target), HasSubstr("the data of rank 2"));
+    shard_writer.reset(); // as if it had failed
+    EXPECT_THAT(missing_shard(target), HasSubstr("the data of rank 2"));
     std::vector<std::string> said;
     const auto listen = [&](const std::string& line) { said.push_back(line); };
     EXPECT_THAT(complete_checkpoints(folder.path(), listen), ElementsAre());
@@ -294,9 +294,9 @@ TEST(CheckpointFolder, IsIncompleteWithoutPartOfRankThatHadBegun) {
     save(folder.path() / "other", 2);
     EXPECT_THAT(
         names_in(folder.path()), UnorderedElementsAre("state", "other"));
-    EXPECT_THAT(missing_part(target), HasSubstr("the data of rank 2"));
+    EXPECT_THAT(missing_shard(target), HasSubstr("the data of rank 2"));
     save_rank(target, 1, 2);
-    EXPECT_EQ(missing_part(target), "");
+    EXPECT_EQ(missing_shard(target), "");
     EXPECT_EQ(names_in(target).size(), 5u) << "no mark is left";
   }
 }
@@ -308,7 +308,7 @@ TEST(CheckpointFolder, SaysHowToLoadItWithoutPartOfKilledRank) {
   const auto mark = target / mark_name(2, 1, "");
   fs::create_directory(left);
   save(target, 1);
-  const auto problem = missing_part(target);
+  const auto problem = missing_shard(target);
   EXPECT_THAT(
       problem,
       HasSubstr(
@@ -316,21 +316,21 @@ TEST(CheckpointFolder, SaysHowToLoadItWithoutPartOfKilledRank) {
           "' to load it without this data"));
   fs::remove(mark);
   EXPECT_THAT(
-      missing_part(target),
+      missing_shard(target),
       HasSubstr(", or delete '" + left.string() + "' to"));
   fs::remove(left);
-  EXPECT_EQ(missing_part(target), "");
+  EXPECT_EQ(missing_shard(target), "");
   // Not while the rank may still finish it.
-  const RankPlace place(target, 1, 2);
-  EXPECT_THAT(missing_part(target), HasSubstr("Load another checkpoint"));
-  EXPECT_THAT(missing_part(target), Not(HasSubstr("delete")));
+  const RankShardWriter shard_writer(target, 1, 2);
+  EXPECT_THAT(missing_shard(target), HasSubstr("Load another checkpoint"));
+  EXPECT_THAT(missing_shard(target), Not(HasSubstr("delete")));
 }
 
 TEST(CheckpointFolder, RotationKeepsPreviousCheckpointOfIncompleteOne) {
   const TempDir folder;
   const auto newest = numbered_checkpoint(folder.path(), 2);
   save(numbered_checkpoint(folder.path(), 1), 1);
-  const RankPlace place(newest, 2, 1);
+  const RankShardWriter shard_writer(newest, 2, 1);
   save(newest, 2);
   rotate_checkpoints(folder.path(), 1);
   EXPECT_TRUE(is_checkpoint(numbered_checkpoint(folder.path(), 1)));
@@ -364,21 +364,21 @@ TEST(CheckpointFolder, JobsDoNotMixTheirParts) {
   const auto save_rank_as = [&](const std::string& job, int rank) {
     auto manifest = manifest_of(1);
     manifest.job = job;
-    RankPlace place(target, 1, rank, job);
-    write_part(place, rank, manifest);
-    place.commit();
+    RankShardWriter shard_writer(target, 1, rank, job);
+    write_shard(shard_writer, rank, manifest);
+    shard_writer.commit();
   };
   // One job has finished a part when another one saves to the same folder.
   save_rank_as(own, 1);
   const auto other = new_job_name();
   save_as(other);
-  EXPECT_FALSE(CheckpointReader(target).rank_part(1));
+  EXPECT_FALSE(CheckpointReader(target).rank_shard(1));
   save_as(own);
-  EXPECT_TRUE(CheckpointReader(target).rank_part(1));
+  EXPECT_TRUE(CheckpointReader(target).rank_shard(1));
   save_rank_as(other, 2);
-  EXPECT_FALSE(CheckpointReader(target).rank_part(2));
+  EXPECT_FALSE(CheckpointReader(target).rank_shard(2));
   save_as(dead_job());
-  EXPECT_FALSE(CheckpointReader(target).rank_part(1)) << "of another job";
+  EXPECT_FALSE(CheckpointReader(target).rank_shard(1)) << "of another job";
   EXPECT_THAT(names_in(target), UnorderedElementsAre("checkpoint.json", "one"));
 }
 
@@ -535,13 +535,13 @@ TEST(CheckpointFolder, IsConsistentWheneverTheRunIsKilled) {
     // A rank that was killed during its own save leaves the shared folder
     // incomplete, and this is detected.
     const auto same = folder.path() / "same";
-    const bool lacks_part = fs::exists(same) && !missing_part(same).empty();
-    ASSERT_TRUE(lacks_part || !all.empty()) << "after kill " << i;
+    const bool lacks_shard = fs::exists(same) && !missing_shard(same).empty();
+    ASSERT_TRUE(lacks_shard || !all.empty()) << "after kill " << i;
     if (all.empty()) {
       continue;
     }
     const auto last = moment_of(all.back());
-    if (!lacks_part) {
+    if (!lacks_shard) {
       EXPECT_GE(last, newest);
     }
     // On a busy machine a save takes longer.
@@ -550,7 +550,7 @@ TEST(CheckpointFolder, IsConsistentWheneverTheRunIsKilled) {
     newest = last;
     for (const auto& name : names_in(folder.path())) {
       // Everything with its final name is complete.
-      if (!name.starts_with('.') && !(lacks_part && name == "same")) {
+      if (!name.starts_with('.') && !(lacks_shard && name == "same")) {
         EXPECT_LE(moment_of(folder.path() / name), newest) << name;
       }
     }

@@ -51,9 +51,9 @@ std::optional<Seen> see(const fs::path& target) {
     }
     seen = Seen{manifest.moment};
     for (int rank = 0; rank < kNumRanks; ++rank) {
-      if (const auto part = checkpoint.rank_part(rank)) {
+      if (const auto shard = checkpoint.rank_shard(rank)) {
         seen->ranks.push_back(rank);
-        if (part->saved_at != manifest.saved_at) {
+        if (shard->saved_at != manifest.saved_at) {
           throw DataError("a part is of another save");
         }
       }
@@ -101,9 +101,9 @@ void save_of_all(const fs::path& target) {
   manifest.saved_at = 1000; // different from that of the previous checkpoint
   CheckpointWriter writer(target, kNew);
   for (const int rank : {1, 2}) {
-    RankPlace place(target, kNew, rank, "", true);
-    write_part(place, rank, manifest);
-    place.commit();
+    RankShardWriter shard_writer(target, kNew, rank, "", true);
+    write_shard(shard_writer, rank, manifest);
+    shard_writer.commit();
   }
   write_files(writer, {"one", "three"}, manifest);
   writer.commit(manifest);
@@ -197,10 +197,10 @@ class TestFolder {
   }
   /// The new checkpoint contains the part of a rank, or is known to lack it.
   void expect_part_or_mark(int rank) const {
-    if (look() != kNew || CheckpointReader(target()).rank_part(rank)) {
+    if (look() != kNew || CheckpointReader(target()).rank_shard(rank)) {
       return;
     }
-    EXPECT_THROW(CheckpointReader(target()).check_parts(), DataError);
+    EXPECT_THROW(CheckpointReader(target()).check_shards(), DataError);
   }
   /// Saves once more: nothing that the roles did interferes or remains.
   void expect_next_save() const {
@@ -221,8 +221,8 @@ class TestFolder {
       const std::vector<int>& ranks) const {
     names.push_back("checkpoint.json");
     for (const int rank : ranks) {
-      names.push_back(rank_part_name(rank, moment) + ".json");
-      names.push_back(rank_part_name(rank, moment) + ".data");
+      names.push_back(rank_shard_name(rank, moment) + ".json");
+      names.push_back(rank_shard_name(rank, moment) + ".data");
     }
     if (fs::exists(target() / "notes")) {
       names.push_back("notes");

@@ -57,21 +57,23 @@ inline void save(
 }
 
 /// A rank's manifest, and a file with data that differs between two processes.
-inline void write_part(const RankPlace& place, int rank, Manifest manifest) {
-  const auto name = rank_part_name(rank, manifest.moment);
+inline void
+write_shard(const RankShardWriter& shard_writer, int rank, Manifest manifest) {
+  const auto name = rank_shard_name(rank, manifest.moment);
   const auto data = name + ".data";
   manifest.state["generator"]["rank"] = rank;
   manifest.files[data] =
-      write_text(place.folder() / data, std::to_string(getpid()));
-  write_text(place.folder() / (name + ".json"), format_manifest(manifest));
+      write_text(shard_writer.folder() / data, std::to_string(getpid()));
+  write_text(
+      shard_writer.folder() / (name + ".json"), format_manifest(manifest));
 }
 
 /// By another rank.
 inline void
 save_rank(const std::filesystem::path& target, std::int64_t moment, int rank) {
-  RankPlace place(target, moment, rank);
-  write_part(place, rank, manifest_of(moment));
-  place.commit();
+  RankShardWriter shard_writer(target, moment, rank);
+  write_shard(shard_writer, rank, manifest_of(moment));
+  shard_writer.commit();
 }
 
 inline std::vector<std::string> names_in(const std::filesystem::path& folder) {

@@ -388,7 +388,7 @@ const RankBodyRegistration kAgree(
       announce(group, "announced");
       agree_on_text(second, "between", "");
       agree_on_text(second, "between again", "");
-      settle(group);
+      finish_comparison(group);
       try {
         agree_on_text(
             group, group.rank() == size - 1 ? "save_state" : "gather", "");

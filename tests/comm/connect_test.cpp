@@ -241,7 +241,7 @@ const testing::RankBodyRegistration kLeavesEarly(
       const auto found = detect_environment();
       if (found.topology.rank == 0) {
         // Rank 1 finds the store, but no rank 0.
-        meet(found, Deadline(30s));
+        connect_store(found, Deadline(30s));
         _exit(3);
       }
       ProcessGroup::connect(found);

@@ -44,7 +44,7 @@ TEST(ConfigFile, TakesTheKeysOfVersion011) {
           {"multi_gpu", "true"},
           {"num_machines", "1"},
           {"num_processes", "4"}}));
-  EXPECT_EQ(file.values.at("num_processes").place, "f:11");
+  EXPECT_EQ(file.values.at("num_processes").location, "f:11");
   EXPECT_THAT(file.foreign, IsEmpty());
   EXPECT_THAT(file.notes, IsEmpty());
 }
@@ -186,7 +186,7 @@ TEST(ConfigFile, NamesTheEngineThatIsMissing) {
     const auto file = parse(text);
     ASSERT_THAT(file.foreign, SizeIs(1)) << text;
     EXPECT_THAT(file.foreign[0].advice, HasSubstr(part));
-    EXPECT_EQ(file.foreign[0].place, "f:1");
+    EXPECT_EQ(file.foreign[0].location, "f:1");
   }
 }
 
@@ -228,7 +228,7 @@ TEST(ConfigFile, TakesReplicasAndShards) {
           {"parallelism_config_dp_replicate_size", "4"},
           {"parallelism_config_dp_shard_size", "1"},
           {"use_parallelism_config", "true"}}));
-  EXPECT_EQ(file.values.at("use_parallelism_config").place, "f:2");
+  EXPECT_EQ(file.values.at("use_parallelism_config").location, "f:2");
 }
 
 TEST(ConfigFile, TakesMergedMappings) {

@@ -32,7 +32,7 @@ TEST(ReadEnvironment, TakesTheNamesOfTheOriginal) {
           Key("gpu_ids"),
           Key("main_process_ip"),
           Key("mixed_precision")));
-  EXPECT_EQ(layer.at("cpu").place, "ACCELERATE_USE_CPU");
+  EXPECT_EQ(layer.at("cpu").location, "ACCELERATE_USE_CPU");
 }
 
 TEST(WorkerVariables, AreOnlyWhatTheConfigurationDecides) {

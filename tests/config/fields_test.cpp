@@ -123,7 +123,7 @@ TEST(LaunchFlags, FillTheLayerInBothSpellings) {
       "--export A --export B,C");
   EXPECT_EQ(layer->at("export").text, "A,B,C");
   EXPECT_EQ(layer->at("num_processes").text, "3");
-  EXPECT_EQ(layer->at("num_processes").place, "--num_processes");
+  EXPECT_EQ(layer->at("num_processes").location, "--num_processes");
   EXPECT_EQ(layer->at("gpu_ids").text, "0,1");
   EXPECT_EQ(layer->at("quiet").text, "true");
   EXPECT_EQ(layer->at("debug").text, "false");

@@ -148,13 +148,13 @@ TEST_P(Precedence, IsFlagThenEnvironmentThenFileThenDefault) {
         folder_.write("c.yaml", "\n" + key + ": " + row.in_file + "\n");
     const auto config = resolve_launch_config({}, lookup_away(variables));
     expect(config, SourceKind::kFile, row.in_file);
-    EXPECT_THAT(config.sources.at(row.field).place, HasSubstr("c.yaml:"));
+    EXPECT_THAT(config.sources.at(row.field).location, HasSubstr("c.yaml:"));
   }
   if (row.in_env != nullptr) {
     variables[std::string(field.variable)] = row.in_env;
     const auto config = resolve_launch_config({}, lookup_away(variables));
     expect(config, SourceKind::kEnvironment, row.in_env);
-    EXPECT_EQ(config.sources.at(row.field).place, field.variable);
+    EXPECT_EQ(config.sources.at(row.field).location, field.variable);
   }
   const auto config = resolve_launch_config(
       flag(row.field, row.as_flag), lookup_away(variables));
@@ -334,7 +334,8 @@ TEST_F(Resolve, StartsAProcessForEachShardOfEachReplica) {
   auto config = with_file(section);
   EXPECT_TRUE(config.values.use_parallelism_config);
   EXPECT_EQ(config.values.num_processes, 4);
-  EXPECT_THAT(config.sources.at("num_processes").place, HasSubstr("c.yaml:2"));
+  EXPECT_THAT(
+      config.sources.at("num_processes").location, HasSubstr("c.yaml:2"));
   EXPECT_EQ(complaint(with_file(section + "num_processes: 4\n")), "");
   EXPECT_EQ(with_file(section + "num_processes: -1\n").values.num_processes, 4);
   EXPECT_THAT(
@@ -345,7 +346,7 @@ TEST_F(Resolve, StartsAProcessForEachShardOfEachReplica) {
   config = with_file(section, flag("parallelism_config_dp_shard_size", "2"));
   EXPECT_EQ(config.values.num_processes, 8);
   EXPECT_EQ(
-      config.sources.at("num_processes").place,
+      config.sources.at("num_processes").location,
       "--parallelism_config_dp_shard_size");
   EXPECT_EQ(
       worker_variables(config.values),

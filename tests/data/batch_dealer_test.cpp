@@ -15,14 +15,14 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::ThrowsMessage;
 /// First, number of samples, number of real ones.
-using Parts = std::vector<std::vector<int64_t>>;
+using Slices = std::vector<std::vector<int64_t>>;
 
-Parts parts_of(const BatchDealer::Turn& turn) {
-  Parts parts;
-  for (const auto& part : turn.parts) {
-    parts.push_back({part.first, part.num_samples, part.num_real});
+Slices slices_of(const BatchDealer::Turn& turn) {
+  Slices slices;
+  for (const auto& slice : turn.slices) {
+    slices.push_back({slice.first, slice.num_samples, slice.num_real});
   }
-  return parts;
+  return slices;
 }
 
 TEST(BatchDealer, DealsOneBatchToEachRankAndFillsUpTheEnd) {
@@ -32,17 +32,17 @@ TEST(BatchDealer, DealsOneBatchToEachRankAndFillsUpTheEnd) {
   EXPECT_TRUE(first.is_even);
   EXPECT_TRUE(first.is_kept);
   EXPECT_EQ(first.num_samples, 6);
-  EXPECT_EQ(parts_of(first), (Parts{{0, 3, 3}, {3, 3, 3}}));
+  EXPECT_EQ(slices_of(first), (Slices{{0, 3, 3}, {3, 3, 3}}));
   EXPECT_THAT(first.repeated, IsEmpty());
   const auto last = dealer.deal({3, 2});
   EXPECT_FALSE(last.is_even);
   EXPECT_FALSE(last.is_kept);
   EXPECT_EQ(last.num_samples, 5);
-  EXPECT_EQ(parts_of(last), (Parts{{0, 3, 3}, {3, 3, 2}}));
+  EXPECT_EQ(slices_of(last), (Slices{{0, 3, 3}, {3, 3, 2}}));
   EXPECT_THAT(last.repeated, ElementsAre(0));
   // A single batch is cut.
-  EXPECT_EQ(parts_of(dealer.deal({3})), (Parts{{0, 2, 2}, {2, 2, 1}}));
-  EXPECT_EQ(parts_of(dealer.deal({1})), (Parts{{0, 1, 1}, {1, 1, 0}}));
+  EXPECT_EQ(slices_of(dealer.deal({3})), (Slices{{0, 2, 2}, {2, 2, 1}}));
+  EXPECT_EQ(slices_of(dealer.deal({1})), (Slices{{0, 1, 1}, {1, 1, 0}}));
 }
 
 TEST(BatchDealer, RepeatsShortFirstRounds) {
@@ -53,12 +53,12 @@ TEST(BatchDealer, RepeatsShortFirstRounds) {
   EXPECT_TRUE(first.is_kept);
   EXPECT_THAT(first.repeated, ElementsAre(0, 1));
   EXPECT_EQ(
-      parts_of(first), (Parts{{0, 1, 1}, {1, 1, 1}, {2, 1, 0}, {3, 1, 0}}));
+      slices_of(first), (Slices{{0, 1, 1}, {1, 1, 1}, {2, 1, 0}, {3, 1, 0}}));
   const auto second = dealer.deal({5});
   EXPECT_FALSE(second.is_kept);
   EXPECT_THAT(second.repeated, ElementsAre(0, 1, 0));
   EXPECT_EQ(
-      parts_of(second), (Parts{{0, 2, 2}, {2, 2, 2}, {4, 2, 1}, {6, 2, 0}}));
+      slices_of(second), (Slices{{0, 2, 2}, {2, 2, 2}, {4, 2, 1}, {6, 2, 0}}));
 }
 
 TEST(BatchDealer, DropsIndivisibleRounds) {
@@ -67,8 +67,8 @@ TEST(BatchDealer, DropsIndivisibleRounds) {
   EXPECT_FALSE(turn.is_kept);
   EXPECT_EQ(turn.num_samples, 5);
   EXPECT_THAT(turn.repeated, IsEmpty());
-  EXPECT_EQ(parts_of(turn), (Parts{{0, 2, 2}, {2, 2, 2}}));
-  EXPECT_EQ(parts_of(dealer.deal({1})), (Parts{{0, 0, 0}, {0, 0, 0}}));
+  EXPECT_EQ(slices_of(turn), (Slices{{0, 2, 2}, {2, 2, 2}}));
+  EXPECT_EQ(slices_of(dealer.deal({1})), (Slices{{0, 0, 0}, {0, 0, 0}}));
 }
 
 TEST(BatchDealer, CountsTheTurnsOfAnEpoch) {

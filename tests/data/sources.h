@@ -26,16 +26,16 @@ struct Counter {
   int64_t size = 0;
   int64_t fails_at = -1;
   int64_t part = 0;
-  int64_t num_parts = 1;
+  int64_t num_shards = 1;
   int64_t at = 0;
 
   void reset(int64_t /*epoch*/) { at = 0; }
   void shard(int64_t index, int64_t count) {
     part = index;
-    num_parts = count;
+    num_shards = count;
   }
   std::optional<torch::Tensor> next() {
-    while (at < size && at % (num_parts + 1) % num_parts != part) {
+    while (at < size && at % (num_shards + 1) % num_shards != part) {
       ++at;
     }
     if (at == fails_at) {

@@ -44,7 +44,7 @@ TEST(Placement, IsTheLauncherOfItsMachineWithOneSlurmTaskPerNode) {
   EXPECT_FALSE(placement.is_in_place);
   EXPECT_EQ(placement.num_machines, 2);
   EXPECT_EQ(placement.machine_rank, 1);
-  EXPECT_EQ(placement.meeting_point.address, "gpu3");
+  EXPECT_EQ(placement.rendezvous.address, "gpu3");
 }
 
 TEST(Placement, IsInPlaceWithSeveralTasksOnANode) {
@@ -66,7 +66,7 @@ TEST(Placement, TakesAPyTorchJobsRankAsTheMachine) {
   EXPECT_FALSE(placement.is_in_place);
   EXPECT_EQ(placement.num_machines, 3);
   EXPECT_EQ(placement.machine_rank, 1);
-  EXPECT_EQ(placement.meeting_point, (Rendezvous{"job-master-0", 23456}));
+  EXPECT_EQ(placement.rendezvous, (Rendezvous{"job-master-0", 23456}));
   EXPECT_TRUE(placement.listens_everywhere);
 }
 
@@ -80,7 +80,7 @@ TEST(Placement, PrefersTheOperatorsNodeVariables) {
        {"PET_MASTER_PORT", "23456"}});
   EXPECT_EQ(placement.num_machines, 2);
   EXPECT_EQ(placement.machine_rank, 1);
-  EXPECT_EQ(placement.meeting_point, (Rendezvous{"job-master-0", 23456}));
+  EXPECT_EQ(placement.rendezvous, (Rendezvous{"job-master-0", 23456}));
 }
 
 TEST(Placement, NamesTheVariableOfTheOperatorThatIsWrong) {
@@ -134,8 +134,7 @@ TEST(Placement, LetsFlagsWinOverTheCluster) {
   EXPECT_EQ(placement.num_machines, 4);
   EXPECT_EQ(placement.machine_rank, 3);
   EXPECT_EQ(
-      placement.meeting_point,
-      (Rendezvous{"10.0.0.1", kDefaultMainProcessPort}));
+      placement.rendezvous, (Rendezvous{"10.0.0.1", kDefaultMainProcessPort}));
 }
 
 TEST(Placement, OfAnElasticJobNeedsNoRank) {
@@ -226,8 +225,8 @@ TEST(Placement, IsAMachineInEachPodOfTheExamples) {
       EXPECT_FALSE(placement.is_in_place);
       EXPECT_EQ(placement.num_machines, job.at("completions"));
       EXPECT_EQ(placement.machine_rank, index);
-      EXPECT_EQ(placement.meeting_point.address, first_pod);
-      EXPECT_EQ(placement.meeting_point.port, 29500);
+      EXPECT_EQ(placement.rendezvous.address, first_pod);
+      EXPECT_EQ(placement.rendezvous.port, 29500);
       EXPECT_TRUE(placement.listens_everywhere);
       EXPECT_EQ(variables.at("ACCELERATE_JOB_TOKEN"), "a secret");
     }

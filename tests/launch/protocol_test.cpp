@@ -208,7 +208,7 @@ TEST(Hosts, OrdersAreCompleteAndVariablesLackTheToken) {
   order.token = "secret";
   order.machine_rank = 2;
   order.num_machines = 3;
-  order.meeting_point = {"10.0.0.1", 29500};
+  order.rendezvous = {"10.0.0.1", 29500};
   order.num_local = 4;
   order.folder = "/some where";
   order.options = {{"mixed_precision", "bf16"}};

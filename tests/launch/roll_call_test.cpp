@@ -76,7 +76,7 @@ TEST(RollCall, AcceptsEachMachineOnceAndAgainAfterItLeft) {
 TEST(RollCall, OfAnElasticJobGivesPlaces) {
   RollCall roll(hello(0), 3, true, true);
   const auto come = [&](const std::string& host, int num_local) {
-    HelloMessage newcomer = hello(roll.place_for(host));
+    HelloMessage newcomer = hello(roll.index_for(host));
     newcomer.host = host;
     newcomer.num_local = num_local;
     EXPECT_EQ(roll.take(newcomer), "");
@@ -84,7 +84,7 @@ TEST(RollCall, OfAnElasticJobGivesPlaces) {
   };
   EXPECT_EQ(come("a", 2), 1);
   EXPECT_EQ(come("b", 2), 2);
-  EXPECT_EQ(roll.place_for("c"), kAnyMachine);
+  EXPECT_EQ(roll.index_for("c"), kAnyMachine);
   EXPECT_THAT(roll.take(hello(kAnyMachine)), HasSubstr("all 3 machines that"));
   roll.leave(1);
   roll.leave(2);

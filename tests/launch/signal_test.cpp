@@ -518,8 +518,8 @@ struct Merged {
       : merger(
             loop,
             [this](int) { return is_witness_busy; },
-            [this](int signal, bool is_group_told) {
-              got.emplace_back(signal, is_group_told);
+            [this](int signal, bool is_group_signalled) {
+              got.emplace_back(signal, is_group_signalled);
             }) {}
   void came(const Signal& signal, std::vector<Reached> all) {
     for (const Reached one : all) {

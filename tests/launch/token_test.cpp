@@ -31,7 +31,7 @@ class Token : public ::testing::Test {
     Placement placement;
     placement.num_machines = 2;
     placement.machine_rank = rank;
-    placement.meeting_point = {address, 29500};
+    placement.rendezvous = {address, 29500};
     return placement;
   }
 

@@ -45,8 +45,8 @@ std::vector<Numbers> all_of(const Numbers& shape) {
 }
 
 /// Where `at` of a block of `length` is: the part, as `torch.chunk` counts.
-std::int64_t part_of(std::int64_t at, std::int64_t length, int num_parts) {
-  return at / ((length + num_parts - 1) / num_parts);
+std::int64_t part_of(std::int64_t at, std::int64_t length, int num_shards) {
+  return at / ((length + num_shards - 1) / num_shards);
 }
 
 TEST(TensorLayout, IsTheWholeTensorOnEveryRankByDefault) {

@@ -142,23 +142,24 @@ TEST(ScriptStack, IsNotAwaitedByAForkedChildThatDidNotRequestIt) {
 
 TEST(Record, SaysWhatAThreadIsIn) {
   auto& record = RankRecord::of_this_thread();
-  EXPECT_EQ(record.part(), Part::kUser);
+  EXPECT_EQ(record.phase(), StepPhase::kUser);
   {
-    const PartScope data(Part::kData);
-    EXPECT_EQ(record.part(), Part::kData);
+    const PhaseScope data(StepPhase::kData);
+    EXPECT_EQ(record.phase(), StepPhase::kData);
     const OperationScope scope(
-        Part::kCommunication, nullptr, {"gather", 7, "Float", 2, {3, 4}});
-    EXPECT_EQ(record.part(), Part::kCommunication);
+        StepPhase::kCommunication, nullptr, {"gather", 7, "Float", 2, {3, 4}});
+    EXPECT_EQ(record.phase(), StepPhase::kCommunication);
     EXPECT_EQ(record.operation(), "gather Float[3,4]");
     EXPECT_EQ(record.own_number(), 7u);
     const TopicScope topic("gather of a dict");
     EXPECT_EQ(record.operation(), "gather of a dict");
   }
-  EXPECT_EQ(record.part(), Part::kUser);
+  EXPECT_EQ(record.phase(), StepPhase::kUser);
   EXPECT_EQ(record.operation(), "");
   EXPECT_EQ(record.number(), 7u);
   EXPECT_EQ(record.own_number(), 0u);
-  const OperationScope made_of_others(Part::kBackward, nullptr, {"backward"});
+  const OperationScope made_of_others(
+      StepPhase::kBackward, nullptr, {"backward"});
   EXPECT_EQ(record.own_number(), 0u);
   EXPECT_EQ(record.number(), 7u);
 }
@@ -201,10 +202,10 @@ StepTimes times_of(const std::function<void()>& work) {
 void one_step(std::chrono::milliseconds data, bool updates) {
   auto& record = RankRecord::of_this_thread();
   {
-    const PartScope part(Part::kData);
+    const PhaseScope phase(StepPhase::kData);
     std::this_thread::sleep_for(data);
   }
-  const PartScope part(Part::kOptimizer);
+  const PhaseScope phase(StepPhase::kOptimizer);
   if (updates) {
     record.note_update();
   }
@@ -226,9 +227,9 @@ TEST(StepClock, CountsUpdates) {
 TEST(StepClock, CountsUpdatesOfWhichOnlyTheBackwardIsSeen) {
   const auto times = times_of([] {
     for (int step = 0; step < 3; ++step) {
-      { const PartScope backward(Part::kBackward); }
-      { const PartScope backward(Part::kBackward); }
-      const PartScope optimizer(Part::kOptimizer);
+      { const PhaseScope backward(StepPhase::kBackward); }
+      { const PhaseScope backward(StepPhase::kBackward); }
+      const PhaseScope optimizer(StepPhase::kOptimizer);
       RankRecord::of_this_thread().note_update();
     }
   });
@@ -250,9 +251,9 @@ TEST(StepClock, EachMomentCountsOnceAndForTheInnermost) {
   const auto begin = RankRecord::Clock::now();
   const auto times = times_of([] {
     auto& record = RankRecord::of_this_thread();
-    const PartScope data(Part::kData);
+    const PhaseScope data(StepPhase::kData);
     {
-      const PartScope communication(Part::kCommunication);
+      const PhaseScope communication(StepPhase::kCommunication);
       std::this_thread::sleep_for(20ms);
     }
     record.note_update();
@@ -267,9 +268,9 @@ TEST(StepClock, EachMomentCountsOnceAndForTheInnermost) {
 TEST(StepClock, WhatABackwardTakesBehindItsLastGradientIsCommunication) {
   const auto times = times_of([] {
     auto& record = RankRecord::of_this_thread();
-    const PartScope forward(Part::kForward);
+    const PhaseScope forward(StepPhase::kForward);
     {
-      const PartScope backward(Part::kBackward);
+      const PhaseScope backward(StepPhase::kBackward);
       std::this_thread::sleep_for(10ms);
       record.note_gradient();
       std::this_thread::sleep_for(20ms);
@@ -317,20 +318,20 @@ class PretendMarks final : public DeviceMarks {
 void one_step_on(PretendMarks::Device& device) {
   auto& record = RankRecord::of_this_thread();
   {
-    const PartScope data(Part::kData);
+    const PhaseScope data(StepPhase::kData);
     device.now += 1;
   }
   {
-    const PartScope forward(Part::kForward);
+    const PhaseScope forward(StepPhase::kForward);
     device.now += 2;
   }
   {
-    const PartScope backward(Part::kBackward);
+    const PhaseScope backward(StepPhase::kBackward);
     device.now += 3;
     record.note_last_gradient();
     device.now += 4;
   }
-  const PartScope optimizer(Part::kOptimizer);
+  const PhaseScope optimizer(StepPhase::kOptimizer);
   record.note_update();
   device.now += 5;
 }
@@ -380,7 +381,7 @@ TEST(StepClock, OfADeviceCountsACapturedStepAsOnePart) {
     auto& record = RankRecord::of_this_thread();
     record.follow([&] { return std::make_unique<PretendMarks>(device); });
     for (int step = 0; step < 2; ++step) {
-      const PartScope captured(Part::kCaptured);
+      const PhaseScope captured(StepPhase::kCaptured);
       // As while a graph is recorded.
       device.takes_marks = false;
       one_step_on(device);
@@ -396,7 +397,7 @@ TEST(StepClock, OfANewRunBeginsWithItsFirstStep) {
   const auto times = times_of([] {
     one_step(0ms, true);
     // A batch was requested, but there was none: the run has ended.
-    { const PartScope data(Part::kData); }
+    { const PhaseScope data(StepPhase::kData); }
     RankRecord::of_this_thread().follow({});
     RankRecord::of_this_thread().note_update();
   });

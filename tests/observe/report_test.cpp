@@ -24,7 +24,7 @@ RankReport waiting(int rank, const std::string& operation, uint64_t number) {
   report.world_size = 4;
   report.host = "node0";
   report.pid = 100 + rank;
-  report.part = Part::kCommunication;
+  report.phase = StepPhase::kCommunication;
   report.waits = true;
   report.seconds = 10.24;
   report.operation = operation;
@@ -34,9 +34,9 @@ RankReport waiting(int rank, const std::string& operation, uint64_t number) {
   return report;
 }
 
-RankReport elsewhere(int rank, Part part, double seconds) {
+RankReport elsewhere(int rank, StepPhase phase, double seconds) {
   auto report = waiting(rank, "", 2);
-  report.part = part;
+  report.phase = phase;
   report.waits = false;
   report.seconds = seconds;
   report.stack.frames = {
@@ -52,7 +52,7 @@ TEST(Report, RoundTripsThroughTheStore) {
   EXPECT_EQ(again.rank, 3);
   EXPECT_EQ(again.host, "node0");
   EXPECT_EQ(again.pid, 103);
-  EXPECT_EQ(again.part, Part::kCommunication);
+  EXPECT_EQ(again.phase, StepPhase::kCommunication);
   EXPECT_TRUE(again.waits);
   EXPECT_DOUBLE_EQ(again.seconds, 10.24);
   EXPECT_EQ(again.operation, "all_reduce Float[4,2]");
@@ -80,7 +80,7 @@ TEST(Report, CannotMoveTheCursorOfWhoeverReadsIt) {
 TEST(Hang, NamesWhoWaitsAndWhoIsElsewhereAndWhere) {
   const auto text = describe_hang(
       {waiting(0, "all_reduce Float[4]", 3),
-       elsewhere(1, Part::kUser, 12),
+       elsewhere(1, StepPhase::kUser, 12),
        waiting(2, "all_reduce Float[4]", 3),
        waiting(3, "all_reduce Float[4]", 3)},
       {},
@@ -119,7 +119,7 @@ TEST(Hang, ShowsWhereTheUsersCodeIsAndNotHowLibrariesWait) {
   EXPECT_THAT(describe_hang({report}, {{1, "", 0}}, 10), HasSubstr(places));
   // A library that waits for something other than ranks is named.
   report.waits = false;
-  report.part = Part::kUser;
+  report.phase = StepPhase::kUser;
   report.operation = "";
   EXPECT_THAT(
       describe_ranks({report}),
@@ -139,7 +139,7 @@ TEST(Hang, IsSaidInOneSentence) {
   auto waits = waiting(0, "wait_for_everyone", 1);
   waits.seconds = 3;
   EXPECT_THAT(
-      describe_hang({waits, elsewhere(1, Part::kUser, 4)}, {}, 3),
+      describe_hang({waits, elsewhere(1, StepPhase::kUser, 4)}, {}, 3),
       StartsWith("[hang] Possible hang: rank 0 has waited 3 s in "
                  "wait_for_everyone() for rank 1:\n"));
 }
@@ -175,7 +175,7 @@ TEST(Hang, UsesTheLowestRankOnATie) {
 TEST(Hang, TellsASlowRankFromAMissingOne) {
   EXPECT_THAT(
       describe_hang(
-          {waiting(0, "barrier", 3), elsewhere(1, Part::kForward, 0.3)},
+          {waiting(0, "barrier", 3), elsewhere(1, StepPhase::kForward, 0.3)},
           {},
           10),
       HasSubstr(
@@ -186,8 +186,8 @@ TEST(Hang, TellsASlowRankFromAMissingOne) {
 TEST(Hang, ShowsRanksApartThatCameToOnePlaceByDifferentLines) {
   std::vector<RankReport> reports = {
       waiting(0, "barrier", 3),
-      elsewhere(1, Part::kUser, 12),
-      elsewhere(2, Part::kUser, 12)};
+      elsewhere(1, StepPhase::kUser, 12),
+      elsewhere(2, StepPhase::kUser, 12)};
   reports[2].stack.frames[1].text = "train.cpp:47 in main";
   EXPECT_THAT(
       describe_hang(reports, {}, 10),
@@ -208,7 +208,7 @@ TEST(Hang, SaysHowLongTheFirstOfAlikeRanksWaits) {
 
 TEST(Hang, OfASlowRankNeedNotStayTrue) {
   std::vector<RankReport> reports = {
-      waiting(0, "barrier", 3), elsewhere(1, Part::kUser, 9)};
+      waiting(0, "barrier", 3), elsewhere(1, StepPhase::kUser, 9)};
   EXPECT_TRUE(names_slow_rank(reports, 10));
   EXPECT_FALSE(names_slow_rank(reports, 9));
   reports[1] = waiting(1, "all_gather", 3);
@@ -257,19 +257,19 @@ TEST(Hang, OfAllRanksIsTheNetworks) {
 TEST(Hang, IsNoneWhileAllComputeInOneBackward) {
   std::vector<RankReport> reports = {
       waiting(0, "backward", 3), waiting(1, "backward", 3)};
-  reports[0].part = reports[1].part = Part::kBackward;
+  reports[0].phase = reports[1].phase = StepPhase::kBackward;
   EXPECT_FALSE(is_hang(reports, {}, 10));
   EXPECT_TRUE(is_hang(reports, {{2, "", 0}}, 10));
-  reports[1] = elsewhere(1, Part::kUser, 12);
+  reports[1] = elsewhere(1, StepPhase::kUser, 12);
   EXPECT_TRUE(is_hang(reports, {}, 10));
-  EXPECT_FALSE(is_hang({elsewhere(0, Part::kUser, 12)}, {}, 10));
+  EXPECT_FALSE(is_hang({elsewhere(0, StepPhase::kUser, 12)}, {}, 10));
 }
 
 TEST(Hang, SaysAThousandRanksInAFewLines) {
   std::vector<RankReport> reports;
   for (int rank = 0; rank < 1000; ++rank) {
     reports.push_back(
-        rank == 412 ? elsewhere(rank, Part::kData, 30)
+        rank == 412 ? elsewhere(rank, StepPhase::kData, 30)
                     : waiting(rank, "all_reduce Float[4]", 3));
   }
   const auto text = describe_hang(reports, {}, 10);

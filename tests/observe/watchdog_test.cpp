@@ -44,7 +44,7 @@ RankReport report_of(int rank, bool waits, double seconds) {
   report.waits = waits;
   report.seconds = seconds;
   report.operation = waits ? "barrier" : "";
-  report.part = waits ? Part::kCommunication : Part::kUser;
+  report.phase = waits ? StepPhase::kCommunication : StepPhase::kUser;
   return report;
 }
 
@@ -53,18 +53,18 @@ const auto kSlow = report_of(1, false, 0);
 const auto kMissing = report_of(1, false, 10);
 
 TEST_F(WatchdogTest, ReportsAMissingRankOnce) {
-  const PartScope waits(Part::kCommunication);
+  const PhaseScope waits(StepPhase::kCommunication);
   ASSERT_TRUE(becomes_due());
   EXPECT_TRUE(watchdog_.has_news(*membership_, {kWaiting, kMissing}, {}));
-  Watchdog::note_told(*membership_, since(), true, true);
+  Watchdog::note_reported(*membership_, since(), true, true);
   EXPECT_FALSE(watchdog_.is_due(*membership_));
 }
 
 TEST_F(WatchdogTest, ReportsASlowRankAgainWhenItHangs) {
-  const PartScope waits(Part::kCommunication);
+  const PhaseScope waits(StepPhase::kCommunication);
   ASSERT_TRUE(becomes_due());
   EXPECT_TRUE(watchdog_.has_news(*membership_, {kWaiting, kSlow}, {}));
-  Watchdog::note_told(*membership_, since(), true, false);
+  Watchdog::note_reported(*membership_, since(), true, false);
   ASSERT_TRUE(becomes_due());
   EXPECT_FALSE(watchdog_.has_news(*membership_, {kWaiting, kSlow}, {}));
   EXPECT_TRUE(watchdog_.has_news(*membership_, {kWaiting, kMissing}, {}));
@@ -72,13 +72,13 @@ TEST_F(WatchdogTest, ReportsASlowRankAgainWhenItHangs) {
 
 TEST_F(WatchdogTest, IsQuietForAsLongAsTheWaitButNotInTheNextOne) {
   {
-    const PartScope waits(Part::kCommunication);
+    const PhaseScope waits(StepPhase::kCommunication);
     ASSERT_TRUE(becomes_due());
     // As if it had waited for an hour.
-    Watchdog::note_told(*membership_, since() - 1h, true, false);
+    Watchdog::note_reported(*membership_, since() - 1h, true, false);
     EXPECT_FALSE(watchdog_.is_due(*membership_));
   }
-  const PartScope waits(Part::kCommunication);
+  const PhaseScope waits(StepPhase::kCommunication);
   EXPECT_TRUE(becomes_due());
 }
 

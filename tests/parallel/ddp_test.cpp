@@ -940,9 +940,9 @@ TEST(Ddp, IsRecordedOnceItsBucketsHaveTheirFinalAddresses) {
     }
     engine.prepare_recording();
     EXPECT_EQ(engine.why_not_to_record(), "");
-    EXPECT_FALSE(engine.is_settled());
+    EXPECT_FALSE(engine.is_recordable());
     step(accelerator, net);
-    EXPECT_TRUE(engine.is_settled());
+    EXPECT_TRUE(engine.is_recordable());
     EXPECT_TRUE(
         net->a.grad().equal(torch::full({3}, 2 * mean_of_ranks(group))));
     const auto num_layouts = engine.num_layouts();
@@ -951,9 +951,9 @@ TEST(Ddp, IsRecordedOnceItsBucketsHaveTheirFinalAddresses) {
       optimizer.zero_grad();
       engine.prepare_recording();
       const auto loss = net(group.rank() + 1.0);
-      EXPECT_FALSE(engine.is_settled()); // its backward is pending
+      EXPECT_FALSE(engine.is_recordable()); // its backward is pending
       accelerator.backward(loss);
-      EXPECT_TRUE(engine.is_settled());
+      EXPECT_TRUE(engine.is_recordable());
       EXPECT_EQ(engine.num_layouts(), num_layouts);
       EXPECT_EQ(net->a.grad().const_data_ptr(), place);
       EXPECT_TRUE(net->a.grad().equal(torch::full({3}, mean_of_ranks(group))));

@@ -272,7 +272,7 @@ TEST(EmptyWeights, WorkWithOurModels) {
             folder.path(), {.dtype = dtype});
       }
       for (const auto& p : model->parameters()) {
-        EXPECT_TRUE(is_read_in_parts(p));
+        EXPECT_TRUE(is_read_in_slices(p));
       }
       Accelerator accelerator(tower_options(group, ShardStage::kParameters));
       auto net = accelerator.prepare(model);

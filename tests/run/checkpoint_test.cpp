@@ -297,7 +297,7 @@ TEST(SavedModel, HasTiedWeightsOnceAndTheirOtherNameInTheMetadata) {
       others.insert(name);
     }
   }
-  accelerator.state().load_parts({{"model", other}}, others);
+  accelerator.state().load_states({{"model", other}}, others);
   EXPECT_TRUE(torch::equal(model->head, saved));
   {
     const torch::NoGradGuard no_grad;

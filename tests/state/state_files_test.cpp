@@ -34,7 +34,8 @@ void save(
             whole.sizes().vec(),
             layout[rank]});
     const std::vector<SavedObject> objects = {{"model", state}};
-    write_rank_part(writer.folder(), objects, static_cast<int>(rank), manifest);
+    write_rank_shard(
+        writer.folder(), objects, static_cast<int>(rank), manifest);
     if (rank == 0) {
       write_common(writer.folder(), objects, manifest);
     }
@@ -49,9 +50,9 @@ at::Tensor load(
   const CheckpointReader checkpoint(folder);
   StateReader reader(checkpoint);
   auto states = reader.read(checkpoint.manifest());
-  std::vector<StatesByName> parts;
+  std::vector<StatesByName> shards;
   for (int rank = 0; rank < checkpoint.manifest().world_size; ++rank) {
-    parts.push_back(reader.read(*checkpoint.rank_part(rank)));
+    shards.push_back(reader.read(*checkpoint.rank_shard(rank)));
   }
   const auto needs = [&](const std::string&, const StateDict&) {
     std::map<std::string, TensorPieces> needed;
@@ -60,7 +61,7 @@ at::Tensor load(
     }
     return std::optional(needed);
   };
-  reader.fit(parts, needs, states);
+  reader.fit(shards, needs, states);
   reader.finish(states);
   const auto& state = states.at("model");
   return pieces ? state.get<TensorSlice>("weight").values.clone()

@@ -67,8 +67,8 @@ TEST(RankJournal, WritesALineASecond) {
   double busy = 0;
   for (const auto& point : rank.points.points()) {
     num_steps += point.steps;
-    data += point.parts[0];
-    forward += point.parts[1];
+    data += point.phases[0];
+    forward += point.phases[1];
     EXPECT_GT(point.memory, 1e6);
     EXPECT_EQ(point.device_memory, 77);
     busy += point.device_busy;

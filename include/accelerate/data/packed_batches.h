@@ -48,7 +48,7 @@ class ACCELERATE_API PackedBatchSampler final : public BatchSampler {
  private:
   /// Whether `num_samples` samples with `num_tokens` tokens in total, plus the
   /// sequences that fill up the row, stay within `num_sequences`.
-  bool has_room(int64_t num_samples, int64_t num_tokens) const;
+  bool fits_row(int64_t num_samples, int64_t num_tokens) const;
 
   std::shared_ptr<const Sampler> sampler_;
   std::vector<int64_t> lengths_;

@@ -32,13 +32,13 @@ class ACCELERATE_API LeafJoiner {
 
   /// `name` is that of the field; `path` is its position, for messages.
   at::Tensor join(
-      const std::vector<at::Tensor>& parts,
+      const std::vector<at::Tensor>& values,
       const std::string& name,
       const std::string& path);
-  at::Tensor join(const std::vector<bool>& parts);
-  at::Tensor join(const std::vector<int64_t>& parts);
-  at::Tensor join(const std::vector<float>& parts);
-  at::Tensor join(const std::vector<double>& parts);
+  at::Tensor join(const std::vector<bool>& values);
+  at::Tensor join(const std::vector<int64_t>& values);
+  at::Tensor join(const std::vector<float>& values);
+  at::Tensor join(const std::vector<double>& values);
 
   /// The mask of the field joined under the name `mask_of`; undefined if there
   /// was none or `name` is not the mask's name.
@@ -61,7 +61,7 @@ class ACCELERATE_API LeafJoiner {
   };
 
  private:
-  void make_mask(const std::vector<at::Tensor>& parts, int64_t length);
+  void make_mask(const std::vector<at::Tensor>& values, int64_t length);
 
   const PaddingOptions* padding_;
   at::Tensor mask_;
@@ -73,7 +73,7 @@ class ACCELERATE_API LeafJoiner {
     const std::string& got,
     const std::string& expected);
 ACCELERATE_API void check_samples(size_t num_samples);
-ACCELERATE_API std::string part_path(
+ACCELERATE_API std::string field_path(
     const std::string& path,
     const std::string& name);
 
@@ -125,13 +125,13 @@ using Collated =
 namespace detail {
 
 template <class T>
-struct CollatedParts;
+struct CollatedElements;
 template <class... Ts>
-struct CollatedParts<std::tuple<Ts...>> {
+struct CollatedElements<std::tuple<Ts...>> {
   using type = std::tuple<Collated<std::remove_reference_t<Ts>>...>;
 };
 template <class A, class B>
-struct CollatedParts<std::pair<A, B>> {
+struct CollatedElements<std::pair<A, B>> {
   using type = std::pair<Collated<A>, Collated<B>>;
 };
 template <class T>
@@ -150,7 +150,7 @@ struct Unreferenced<std::tuple<Ts...>> {
 template <class T>
 constexpr auto collated_fields() {
   using Fields = decltype(tensor_fields(std::declval<T&>()));
-  using Joined = typename CollatedParts<Fields>::type;
+  using Joined = typename CollatedElements<Fields>::type;
   if constexpr (NamesItsBatch<T>) {
     return std::type_identity<typename T::Batch>{};
   } else if constexpr (std::is_same_v<
@@ -185,7 +185,7 @@ constexpr auto collated_type() {
   } else if constexpr (kinds::ExampleLike<T>) {
     return std::type_identity<typename CollatedExample<T>::type>{};
   } else if constexpr (kinds::TupleLike<T>) {
-    return std::type_identity<typename CollatedParts<T>::type>{};
+    return std::type_identity<typename CollatedElements<T>::type>{};
   } else {
     static_assert(
         cannot_be_collated<T>,
@@ -196,26 +196,26 @@ constexpr auto collated_type() {
 
 template <class T>
 Collated<T> join(
-    const std::vector<const T*>& parts,
+    const std::vector<const T*>& values,
     LeafJoiner& leaves,
     const std::string& name,
     const std::string& path);
 
-/// Joins one part of every sample, selected by `part_of(sample)`.
+/// Joins one part of every sample, selected by `field_of(sample)`.
 template <class T, class F>
-auto join_part(
+auto join_field(
     const std::vector<const T*>& samples,
     LeafJoiner& leaves,
     const std::string& name,
     const std::string& path,
-    F&& part_of) {
-  using Part = std::remove_cvref_t<decltype(part_of(*samples[0]))>;
-  std::vector<const Part*> parts;
-  parts.reserve(samples.size());
+    F&& field_of) {
+  using Field = std::remove_cvref_t<decltype(field_of(*samples[0]))>;
+  std::vector<const Field*> values;
+  values.reserve(samples.size());
   for (const T* sample : samples) {
-    parts.push_back(&part_of(*sample));
+    values.push_back(&field_of(*sample));
   }
-  return join(parts, leaves, name, part_path(path, name));
+  return join(values, leaves, name, field_path(path, name));
 }
 
 template <class T>
@@ -248,7 +248,7 @@ Collated<T> join_fields(
     static_assert(
         std::tuple_size_v<std::remove_cvref_t<Into>> == kSize,
         "`Batch` must list as many fields as the sample");
-    ((std::get<I>(into) = join_part(
+    ((std::get<I>(into) = join_field(
           samples,
           leaves,
           field_name(*samples[0], I),
@@ -309,7 +309,7 @@ Collated<T> join_map(
     const auto& key = entry.first;
     batch.emplace(
         key,
-        join_part(
+        join_field(
             samples, leaves, name(key), path, [&](const T& s) -> const auto& {
               return s.find(key)->second;
             }));
@@ -342,7 +342,7 @@ Collated<T> join_sequence(
   Collated<T> batch;
   batch.reserve(samples[0]->size());
   for (size_t e = 0; e < samples[0]->size(); ++e) {
-    batch.push_back(join_part(
+    batch.push_back(join_field(
         samples,
         leaves,
         std::to_string(e),
@@ -359,7 +359,7 @@ Collated<T> join_tuple(
     const std::string& path) {
   return [&]<size_t... I>(std::index_sequence<I...>) {
     // Braces evaluate from left to right.
-    return Collated<T>{join_part(
+    return Collated<T>{join_field(
         samples, leaves, std::to_string(I), path, [
         ](const T& s) -> const auto& { return std::get<I>(s); })...};
   }
@@ -372,7 +372,7 @@ Collated<T> join_optional(
     LeafJoiner& leaves,
     const std::string& name,
     const std::string& path) {
-  std::vector<const typename T::value_type*> parts;
+  std::vector<const typename T::value_type*> values;
   for (size_t i = 0; i < samples.size(); ++i) {
     if (samples[i]->has_value() != samples[0]->has_value()) {
       throw_uneven(
@@ -382,10 +382,10 @@ Collated<T> join_optional(
           samples[0]->has_value() ? "one" : "none");
     }
     if (samples[i]->has_value()) {
-      parts.push_back(&**samples[i]);
+      values.push_back(&**samples[i]);
     }
   }
-  return parts.empty() ? Collated<T>{} : join(parts, leaves, name, path);
+  return values.empty() ? Collated<T>{} : join(values, leaves, name, path);
 }
 
 template <class T>
@@ -419,45 +419,45 @@ std::vector<Into> copies(const std::vector<const T*>& samples) {
 
 template <class T>
 Collated<T> join(
-    const std::vector<const T*>& parts,
+    const std::vector<const T*>& values,
     LeafJoiner& leaves,
     const std::string& name,
     const std::string& path) {
   namespace kinds = tree::detail;
   if constexpr (std::is_same_v<T, at::Tensor>) {
-    return leaves.join(copies<T, at::Tensor>(parts), name, path);
+    return leaves.join(copies<T, at::Tensor>(values), name, path);
   } else if constexpr (Number<T>) {
     std::vector<Kept<T>> numbers;
-    numbers.reserve(parts.size());
-    for (const T* part : parts) {
-      numbers.push_back(keep(*part));
+    numbers.reserve(values.size());
+    for (const T* value : values) {
+      numbers.push_back(keep(*value));
     }
     return leaves.join(numbers);
   } else if constexpr (Numbers<T>) {
-    return join_numbers(parts, leaves, name, path);
+    return join_numbers(values, leaves, name, path);
   } else if constexpr (Text<T>) {
-    return copies<T, std::string>(parts);
+    return copies<T, std::string>(values);
   } else if constexpr (HasTensorFields<T>) {
-    return join_fields(parts, leaves, path);
+    return join_fields(values, leaves, path);
   } else if constexpr (kinds::is_optional<T>) {
-    return join_optional(parts, leaves, name, path);
+    return join_optional(values, leaves, name, path);
   } else if constexpr (kinds::Map<T>) {
-    return join_map(parts, leaves, path);
+    return join_map(values, leaves, path);
   } else if constexpr (kinds::Sequence<T>) {
-    return join_sequence(parts, leaves, path);
+    return join_sequence(values, leaves, path);
   } else if constexpr (kinds::ExampleLike<T>) {
-    auto data = join_part(
-        parts, leaves, "data", path, [](const T& s) -> const auto& {
+    auto data = join_field(
+        values, leaves, "data", path, [](const T& s) -> const auto& {
           return s.data;
         });
     return {
         std::move(data),
-        join_part(
-            parts, leaves, "target", path, [](const T& s) -> const auto& {
+        join_field(
+            values, leaves, "target", path, [](const T& s) -> const auto& {
               return s.target;
             })};
   } else {
-    return join_tuple(parts, leaves, path);
+    return join_tuple(values, leaves, path);
   }
 }
 
@@ -471,12 +471,12 @@ Collated<T> join_samples(
     return leaves.join(samples); // a vector of bools has no addressable
                                  // elements
   } else {
-    std::vector<const T*> parts;
-    parts.reserve(samples.size());
+    std::vector<const T*> values;
+    values.reserve(samples.size());
     for (const T& sample : samples) {
-      parts.push_back(&sample);
+      values.push_back(&sample);
     }
-    return join(parts, leaves, "", "");
+    return join(values, leaves, "", "");
   }
 }
 

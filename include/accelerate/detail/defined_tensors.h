@@ -15,16 +15,16 @@ class DefinedTensors {
  public:
   class Iterator {
    public:
-    explicit Iterator(at::Tensor* const* place) : place_(place) {}
-    at::Tensor& operator*() const { return **place_; }
+    explicit Iterator(at::Tensor* const* position) : position_(position) {}
+    at::Tensor& operator*() const { return **position_; }
     Iterator& operator++() {
-      ++place_;
+      ++position_;
       return *this;
     }
     bool operator==(const Iterator&) const = default;
 
    private:
-    at::Tensor* const* place_;
+    at::Tensor* const* position_;
   };
   DefinedTensors(std::initializer_list<at::Tensor*> tensors) {
     for (auto* tensor : tensors) {

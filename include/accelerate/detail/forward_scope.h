@@ -59,7 +59,7 @@ class ACCELERATE_API ForwardScope {
   std::optional<AutocastGuard> autocast_;
   bool is_finished_ = false;
   /// The activity that the forward pass interrupts; see `RankRecord`.
-  uint8_t part_before_;
+  uint8_t phase_before_;
   /// For profilers.
   std::unique_ptr<at::RecordFunction> recorded_;
 };

@@ -91,45 +91,45 @@ inline constexpr bool is_known_map<std::unordered_map<K, V, Rest...>> = true;
 /// The same tree with a vector in place of each number, so that it can hold the
 /// numbers of all ranks.
 template <class T>
-auto make_room(const T& value) {
-  if constexpr (!tree::detail::has_part<T, IsNarrow>()) {
+auto widen(const T& value) {
+  if constexpr (!tree::detail::has_leaf<T, IsNarrow>()) {
     return value;
   } else if constexpr (tree::detail::Number<T>) {
     return std::vector<T>{value};
   } else if constexpr (tree::detail::NumberRow<T>) {
     return std::vector<typename T::value_type>(value.begin(), value.end());
   } else if constexpr (tree::detail::is_optional<T>) {
-    std::optional<decltype(make_room(*value))> room;
+    std::optional<decltype(widen(*value))> widened;
     if (value) {
-      room = make_room(*value);
+      widened = widen(*value);
     }
-    return room;
+    return widened;
   } else if constexpr (is_known_map<T>) {
-    using Mapped = decltype(make_room(value.begin()->second));
-    std::map<typename T::key_type, Mapped> room;
-    for (const auto& [key, part] : value) {
-      room.emplace(key, make_room(part));
+    using Mapped = decltype(widen(value.begin()->second));
+    std::map<typename T::key_type, Mapped> widened;
+    for (const auto& [key, element] : value) {
+      widened.emplace(key, widen(element));
     }
-    return room;
+    return widened;
   } else if constexpr (tree::detail::Sequence<T>) {
-    std::vector<decltype(make_room(*value.begin()))> room;
-    for (const auto& part : value) {
-      room.push_back(make_room(part));
+    std::vector<decltype(widen(*value.begin()))> widened;
+    for (const auto& element : value) {
+      widened.push_back(widen(element));
     }
-    return room;
+    return widened;
   } else if constexpr (tree::detail::TupleLike<T>) {
     return std::apply(
-        [](const auto&... parts) {
-          if constexpr (sizeof...(parts) == 2) {
-            return std::pair(make_room(parts)...);
+        [](const auto&... elements) {
+          if constexpr (sizeof...(elements) == 2) {
+            return std::pair(widen(elements)...);
           } else {
-            return std::tuple(make_room(parts)...);
+            return std::tuple(widen(elements)...);
           }
         },
         value);
   } else {
     static_assert(
-        !tree::detail::has_part<T, IsNarrow>(),
+        !tree::detail::has_leaf<T, IsNarrow>(),
         "gathered numbers of a struct have no room in its members: gather the "
         "members themselves, or make them tensors or vectors");
   }

@@ -126,7 +126,7 @@ void write(const T& value, ByteWriter& out) {
     out.bytes(value.data(), value.size());
   } else if constexpr (HasTensorFields<T>) {
     std::apply(
-        [&](auto&... parts) { (write(parts, out), ...); },
+        [&](auto&... elements) { (write(elements, out), ...); },
         tensor_fields(const_cast<T&>(value)));
   } else if constexpr (detail::is_optional<T>) {
     out.count(value ? 1 : 0);
@@ -148,7 +148,7 @@ void write(const T& value, ByteWriter& out) {
       write(element, out);
     }
   } else if constexpr (detail::TupleLike<T>) {
-    std::apply([&](auto&... parts) { (write(parts, out), ...); }, value);
+    std::apply([&](auto&... elements) { (write(elements, out), ...); }, value);
   } else {
     out.bytes(&value, sizeof(value));
   }
@@ -163,7 +163,8 @@ void read(T& value, ByteReader& in) {
     in.bytes(value.data(), value.size());
   } else if constexpr (HasTensorFields<T>) {
     std::apply(
-        [&](auto&... parts) { (read(parts, in), ...); }, tensor_fields(value));
+        [&](auto&... elements) { (read(elements, in), ...); },
+        tensor_fields(value));
   } else if constexpr (detail::is_optional<T>) {
     value.reset();
     if (in.count() > 0) {
@@ -188,7 +189,7 @@ void read(T& value, ByteReader& in) {
       read(element, in);
     }
   } else if constexpr (detail::TupleLike<T>) {
-    std::apply([&](auto&... parts) { (read(parts, in), ...); }, value);
+    std::apply([&](auto&... elements) { (read(elements, in), ...); }, value);
   } else {
     in.bytes(&value, sizeof(value));
   }

@@ -27,7 +27,7 @@ namespace accelerate {
 /// number or an array of numbers becomes a `std::vector`, and a map of them a
 /// `std::map` of vectors.
 template <class T>
-using GatheredOf = decltype(detail::make_room(std::declval<const T&>()));
+using GatheredOf = decltype(detail::widen(std::declval<const T&>()));
 
 /// Concatenates each tensor of `value` over all ranks along dim 0, in rank
 /// order, on every rank. Dim 0 may differ between ranks; a scalar counts as one
@@ -37,7 +37,7 @@ using GatheredOf = decltype(detail::make_room(std::declval<const T&>()));
 template <class T>
 GatheredOf<T> all_gather(const ProcessGroup& group, const T& value) {
   return detail::put_back(
-      detail::make_room(value),
+      detail::widen(value),
       detail::all_gather(group, detail::take_apart(value)));
 }
 
@@ -49,7 +49,7 @@ gather_to(const ProcessGroup& group, const T& value, int root = 0) {
   if (!tensors) {
     return std::nullopt;
   }
-  return detail::put_back(detail::make_room(value), *tensors);
+  return detail::put_back(detail::widen(value), *tensors);
 }
 
 /// The element-wise reduction over all ranks, in new tensors.

@@ -62,7 +62,7 @@ class ACCELERATE_API JoinGuard {
 
  private:
   void match_the_others();
-  void check_windows() const;
+  void check_accumulation() const;
   void leave();
 
   std::shared_ptr<StepReductions> reductions_;

@@ -24,8 +24,8 @@ std::vector<T> gather_objects(
     own.push_back(to_bytes(object));
   }
   std::vector<T> all;
-  for (const auto& part : group.all_gather_bytes(tree::to_bytes(own))) {
-    for (auto& bytes : tree::from_bytes<std::vector<std::string>>(part)) {
+  for (const auto& of_rank : group.all_gather_bytes(tree::to_bytes(own))) {
+    for (auto& bytes : tree::from_bytes<std::vector<std::string>>(of_rank)) {
       all.push_back(from_bytes(bytes));
     }
   }

@@ -113,17 +113,17 @@ class ACCELERATE_API ProcessGroup {
   void all_reduce(at::Tensor tensor, ReduceOp op) const;
   /// The tensors of all ranks along a new first dimension, in rank order.
   at::Tensor all_gather(const at::Tensor& tensor) const;
-  /// The `part` of every rank, concatenated in rank order, written to `whole`,
-  /// which has `world_size()` times as many elements and any shape. `part` may
+  /// The `shard` of every rank, concatenated in rank order, written to `whole`,
+  /// which has `world_size()` times as many elements and any shape. `shard` may
   /// be this rank's own slice of `whole`.
-  void all_gather_into(at::Tensor whole, const at::Tensor& part) const;
-  /// Reduces `whole` over ranks and writes this rank's slice to `part`, which
+  void all_gather_into(at::Tensor whole, const at::Tensor& shard) const;
+  /// Reduces `whole` over ranks and writes this rank's slice to `shard`, which
   /// has 1 / `world_size()` of its elements, in rank order, and any shape;
   /// `whole` is not changed. On two ranks the result is bit-identical to
   /// `all_reduce`; on more, the order of a sum may differ, but is the same in
   /// every call. Gloo accumulates sums of bf16 and fp16 in fp32, too, and
   /// rounds once.
-  void reduce_scatter(at::Tensor part, const at::Tensor& whole, ReduceOp op)
+  void reduce_scatter(at::Tensor shard, const at::Tensor& whole, ReduceOp op)
       const;
   /// Like `all_gather`, but only on `root`; an undefined tensor elsewhere.
   at::Tensor gather_to(const at::Tensor& tensor, int root) const;
@@ -161,9 +161,9 @@ class ACCELERATE_API ProcessGroup {
   ///     sum.wait();
   Work start_broadcast(at::Tensor tensor, int root) const;
   Work start_all_reduce(at::Tensor tensor, ReduceOp op) const;
-  Work start_all_gather_into(at::Tensor whole, const at::Tensor& part) const;
+  Work start_all_gather_into(at::Tensor whole, const at::Tensor& shard) const;
   Work start_reduce_scatter(
-      at::Tensor part,
+      at::Tensor shard,
       const at::Tensor& whole,
       ReduceOp op) const;
   /// Sends or receives a CPU tensor in the background. Messages of one channel

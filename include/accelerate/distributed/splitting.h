@@ -19,7 +19,7 @@ namespace detail {
 
 /// The indices of the part.
 ACCELERATE_API std::vector<int64_t>
-part_of(int64_t size, ShardOptions shard, bool apply_padding);
+split_indices(int64_t size, ShardOptions shard, bool apply_padding);
 
 template <class T>
 int64_t length_of(const std::vector<T>& values) {
@@ -44,12 +44,12 @@ std::vector<T> split(
     const std::vector<T>& inputs,
     ShardOptions shard,
     bool apply_padding = false) {
-  std::vector<T> part;
+  std::vector<T> own;
   for (const int64_t index :
-       detail::part_of(detail::length_of(inputs), shard, apply_padding)) {
-    part.push_back(inputs[static_cast<size_t>(index)]);
+       detail::split_indices(detail::length_of(inputs), shard, apply_padding)) {
+    own.push_back(inputs[static_cast<size_t>(index)]);
   }
-  return part;
+  return own;
 }
 /// Tensors are split along dim 0.
 ACCELERATE_API at::Tensor
@@ -60,14 +60,14 @@ std::map<std::string, T> split(
     const std::map<std::string, T>& inputs,
     ShardOptions shard,
     bool apply_padding = false) {
-  std::map<std::string, T> parts;
+  std::map<std::string, T> split_values;
   std::vector<std::pair<std::string, int64_t>> lengths;
   for (const auto& [name, value] : inputs) {
     lengths.emplace_back(name, detail::length_of(value));
-    parts.emplace(name, split(value, shard, apply_padding));
+    split_values.emplace(name, split(value, shard, apply_padding));
   }
   detail::check_same_length(lengths);
-  return parts;
+  return split_values;
 }
 
 } // namespace accelerate

@@ -23,7 +23,7 @@ struct ACCELERATE_API StepTimes {
   /// is queued, and data that arrives in time costs nothing. Marks are read
   /// once the device has passed them, without waiting, so the latest steps may
   /// be missing.
-  struct ACCELERATE_API Parts {
+  struct ACCELERATE_API Phases {
     /// Waiting for batches, even while other threads make them.
     double data = 0;
     double forward = 0;
@@ -42,9 +42,9 @@ struct ACCELERATE_API StepTimes {
 
   int64_t num_steps = 0;
   /// The total over all steps.
-  Parts sum = {};
+  Phases sum = {};
   /// Individual steps, oldest first; at most the last 1000.
-  std::vector<Parts> last = {};
+  std::vector<Phases> last = {};
 
   /// What limits the speed of the run, such as "300 steps of 12.1 ms: 41 %
   /// waits for data, 35 % backward" and so on, and on a second line "41 % of

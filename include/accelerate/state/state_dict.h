@@ -61,14 +61,14 @@ class ACCELERATE_API StateDict {
   /// number of elements differs from that of `values`.
   void set(const std::string& name, TensorSlice value);
   void set(const std::string& name, StateValue value);
-  /// Adds everything in `part`, prefixing each name with `prefix` and a dot.
-  void set(const std::string& prefix, const StateDict& part);
+  /// Adds everything in `entries`, prefixing each name with `prefix` and a dot.
+  void set(const std::string& prefix, const StateDict& entries);
 
   /// Throws `UsageError` if the name is missing or has a different type; `T` is
   /// one of the types of `StateValue`.
   template <class T>
   const T& get(const std::string& name) const;
-  /// What `set(prefix, part)` added; empty if there is none.
+  /// What `set(prefix, entries)` added; empty if there is none.
   StateDict part(const std::string& prefix) const;
   bool contains(const std::string& name) const;
 

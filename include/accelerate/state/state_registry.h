@@ -72,16 +72,16 @@ class ACCELERATE_API StateRegistry {
   /// an object.
   void load_state_dict(const StateDict& state);
   /// As above, from parts by name. Objects named in `kept` are not changed.
-  void load_parts(
-      const std::map<std::string, StateDict>& parts,
+  void load_states(
+      const std::map<std::string, StateDict>& states,
       const std::set<std::string>& kept = {});
-  /// Throws what `load_parts` throws before it changes anything.
-  void check_parts(
-      const std::map<std::string, StateDict>& parts,
+  /// Throws what `load_states` throws before it changes anything.
+  void check_states(
+      const std::map<std::string, StateDict>& states,
       const std::set<std::string>& kept = {}) const;
-  /// The rest of `load_parts`, for parts that `check_parts` has accepted.
-  void put_parts(
-      const std::map<std::string, StateDict>& parts,
+  /// The rest of `load_states`, for parts that `check_states` has accepted.
+  void put_states(
+      const std::map<std::string, StateDict>& states,
       const std::set<std::string>& kept = {});
 
  private:

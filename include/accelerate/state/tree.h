@@ -206,9 +206,9 @@ class RowOfNumbers final : public Numbers {
     } else if (carried.size() != row_.size()) {
       throw_wrong_count(values.numel(), static_cast<int64_t>(row_.size()));
     }
-    auto place = row_.begin();
+    auto to = row_.begin();
     for (const auto value : carried) {
-      *place++ = from_carrier<Value>(value);
+      *to++ = from_carrier<Value>(value);
     }
   }
 
@@ -220,37 +220,37 @@ class RowOfNumbers final : public Numbers {
 
 namespace detail {
 
-/// Whether `Is<Part>::value` holds for a part of a tree, checked recursively.
+/// Whether `Is<Element>::value` holds for a part of a tree, recursively.
 template <class T, template <class> class Is>
-constexpr bool has_part();
+constexpr bool has_leaf();
 template <class Tuple, template <class> class Is, size_t... I>
-constexpr bool one_has_part(std::index_sequence<I...>) {
+constexpr bool any_has_leaf(std::index_sequence<I...>) {
   return (
-      has_part<std::remove_cvref_t<std::tuple_element_t<I, Tuple>>, Is>() ||
+      has_leaf<std::remove_cvref_t<std::tuple_element_t<I, Tuple>>, Is>() ||
       ...);
 }
 template <class T, template <class> class Is>
-constexpr bool has_part() {
+constexpr bool has_leaf() {
   if constexpr (Is<T>::value) {
     return true;
   } else if constexpr (NumberRow<T>) {
     return false;
   } else if constexpr (HasTensorFields<T>) {
     using Fields = decltype(tensor_fields(std::declval<T&>()));
-    return one_has_part<Fields, Is>(
+    return any_has_leaf<Fields, Is>(
         std::make_index_sequence<std::tuple_size_v<Fields>>());
   } else if constexpr (Map<T>) {
-    return has_part<typename T::mapped_type, Is>();
+    return has_leaf<typename T::mapped_type, Is>();
   } else if constexpr (ExampleLike<T>) {
-    return has_part<typename T::DataType, Is>() ||
-           has_part<typename T::TargetType, Is>();
+    return has_leaf<typename T::DataType, Is>() ||
+           has_leaf<typename T::TargetType, Is>();
   } else if constexpr (is_optional<T>) {
-    return has_part<typename T::value_type, Is>();
+    return has_leaf<typename T::value_type, Is>();
   } else if constexpr (Sequence<T>) {
-    using Part = decltype(*std::declval<T&>().begin());
-    return has_part<std::remove_cvref_t<Part>, Is>();
+    using Element = decltype(*std::declval<T&>().begin());
+    return has_leaf<std::remove_cvref_t<Element>, Is>();
   } else if constexpr (TupleLike<T>) {
-    return one_has_part<T, Is>(
+    return any_has_leaf<T, Is>(
         std::make_index_sequence<std::tuple_size_v<T>>());
   } else {
     return false;
@@ -266,7 +266,7 @@ struct IsValue
 
 /// Whether a tree of this type may contain a tensor or a number.
 template <class T>
-concept HoldsValues = detail::has_part<T, detail::IsValue>();
+concept HoldsValues = detail::has_leaf<T, detail::IsValue>();
 
 /// Passes every tensor and number of `value` to `visitor`.
 template <class T>
@@ -324,7 +324,8 @@ void walk(T& value, Visitor& visitor) {
     visitor.leave();
   } else if constexpr (detail::TupleLike<T>) {
     visitor.enter("tuple", std::tuple_size_v<T>);
-    std::apply([&](auto&... parts) { (walk(parts, visitor), ...); }, value);
+    std::apply(
+        [&](auto&... elements) { (walk(elements, visitor), ...); }, value);
     visitor.leave();
   }
 }

@@ -21,7 +21,7 @@ import torch
 from accelerate import _C, checkpointing
 from accelerate._base import debug as _debug
 from accelerate._models.prepared_module import context_of, parameter_set
-from accelerate._models.run_context import PARTS, RunContext
+from accelerate._models.run_context import PYTHON_FILES, RunContext
 from accelerate._state import files as _files
 from accelerate._state.values import ObjectState, OnlyPickled
 from accelerate.errors import AccelerateError, UsageError, in_one_line
@@ -83,7 +83,7 @@ def _number_of_main_process(context: RunContext) -> int:
     first = context.project.iteration
     parent = folder_of_all(context)
     run = context.run
-    moment = run.state.part("progress")["num_backwards"]
+    moment = run.state.state_of("progress")["num_backwards"]
     unfinished = re.compile(rf"\.checkpoint_(\d+)\.at-(\d+)-{re.escape(run.checkpoints.job)}\.tmp")
     moments = {}
     for path in parent.iterdir() if parent.is_dir() else ():
@@ -114,7 +114,7 @@ def _is_taken(context: RunContext, folder: Path, layout: str | None) -> bool:
     except AccelerateError:
         return True
     run = context.run
-    moment = run.state.part("progress")["num_backwards"]
+    moment = run.state.state_of("progress")["num_backwards"]
     return (found.job, found.moment) != (run.checkpoints.job, moment)
 
 
@@ -231,22 +231,22 @@ def save(
     context: RunContext, folder: Path, safe_serialization: bool, asynchronous: bool
 ) -> None:
     def write_extra(stage: str) -> tuple[set[str], set[str]]:
-        return _write_parts(context, Path(stage), safe_serialization)
+        return _write_python_files(context, Path(stage), safe_serialization)
 
     context.run.checkpoints.save_state(
         str(folder), write_extra, asynchronous, limit_of(context), context.is_sharded
     )
 
 
-def _write_parts(
+def _write_python_files(
     context: RunContext, stage: Path, safe_serialization: bool
 ) -> tuple[set[str], set[str]]:
     """Writes Python's files. Returns the names of the objects that C++ skips, and those of the
     files."""
     weights = _call_save_hooks(context, stage)
     writes = context.is_writer
-    parts = context.parts
-    parts.weights, parts.pickles = {}, {}
+    python_files = context.python_files
+    python_files.weights, python_files.pickles = {}, {}
     left_out = _names_left_out(context)
     for index, (name, model) in enumerate(_named_models(context)):
         state = weights[index]
@@ -262,7 +262,7 @@ def _write_parts(
             file = name.replace("model", SAFE_MODEL_NAME, 1) + ".safetensors"
         if writes:
             (_files.save_tensors if is_safe else _files.save_pickle)(state, stage / file)
-            parts.weights[name] = file
+            python_files.weights[name] = file
     for kept in context.states + context.custom_states:
         if kept.name in left_out:
             continue
@@ -273,9 +273,9 @@ def _write_parts(
             if writes:
                 path = stage / f"{kept.name}.pkl"
                 _save_pickled(kept, path, reason)
-                parts.pickles[kept.name] = path.name
+                python_files.pickles[kept.name] = path.name
                 _warn_of_code(kept, path, reason)
-    return left_out, {*parts.weights.values(), *parts.pickles.values()}
+    return left_out, {*python_files.weights.values(), *python_files.pickles.values()}
 
 
 def _names_left_out(context: RunContext) -> set[str]:
@@ -338,14 +338,14 @@ def _is_named_tensors(model: torch.nn.Module, state: dict[str, Any]) -> bool:
             return False
         if value.layout != torch.strided:
             return True  # C++ rejects it, naming the tensor.
-        return _place_of(value) == _place_of(tensor)
+        return _memory_of(value) == _memory_of(tensor)
 
     return state.keys() == tensors.keys() and all(
         is_same(value, tensors[name]) for name, value in state.items()
     )
 
 
-def _place_of(tensor: torch.Tensor) -> tuple[int, int, torch.Size]:
+def _memory_of(tensor: torch.Tensor) -> tuple[int, int, torch.Size]:
     """Identifies a tensor's memory, even if it is only allocated temporarily."""
     return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape
 
@@ -359,15 +359,15 @@ def whole_state(
     values = context.whole_parameters(keep)
     if not keep:
         return {}
-    wholes = {_place_of(known): value for known, value in zip(parameters, values)}
-    spread = {place[0] for place in wholes}
+    wholes = {_memory_of(known): value for known, value in zip(parameters, values)}
+    spread = {memory[0] for memory in wholes}
     state = model.state_dict()
     for name, value in state.items():
         if isinstance(value, torch.Tensor) and value.layout == torch.strided:
-            place = _place_of(value)
-            if place in wholes:
-                state[name] = wholes[place]
-            elif place[0] in spread:
+            memory = _memory_of(value)
+            if memory in wholes:
+                state[name] = wholes[memory]
+            elif memory[0] in spread:
                 raise UsageError(
                     f"[get_state_dict] '{name}' is a view into a parameter that is sharded or has "
                     "fp32 master weights. Remove the state_dict hook that slices it"
@@ -424,7 +424,7 @@ def load_ours(
         )
     without, loads = together(
         context,
-        lambda: _read_own_parts(
+        lambda: _read_python_files(
             context, folder, allow_pickle, restore_loaders, load_kwargs, model_kwargs
         ),
     )
@@ -436,13 +436,13 @@ def load_ours(
         warnings.warn(line, stacklevel=4)
     together(context, lambda: [run() for run in loads])
     context.step = _num_accumulated(context)
-    places = [(loader._state_name, loader._restored_to()) for loader in loaders]
-    lines = [f"{name} {place}" for name, place in places if place]
+    positions = [(loader._state_name, loader._restored_to()) for loader in loaders]
+    lines = [f"{name} {position}" for name, position in positions if position]
     if lines:
         get_logger("accelerate.accelerator").info(f"[load_state] {'; '.join(lines)}")
 
 
-def _read_own_parts(
+def _read_python_files(
     context: RunContext,
     folder: Path,
     allow_pickle: bool,
@@ -452,29 +452,29 @@ def _read_own_parts(
 ) -> tuple[set[str], list[Callable[[], Any]]]:
     """The objects that C++ does not load, and functions that load those whose files Python
     reads."""
-    parts = _Parts(folder)
+    listed = _SavedFiles(folder)
     models = _call_load_hooks(context, folder)
     without = _names_left_out(context)
     if restore_loaders is False:
-        saved = parts.loaders_of(context.state.process_index)
+        saved = listed.loaders_of(context.state.process_index)
         without |= saved - set(context.run.state.names())
     loads: list[Callable[[], Any]] = []
     for name, model in _named_models(context):
         if not any(model is left for left in models):
             without.add(name)
-        elif name in parts.weights or model_kwargs:
+        elif name in listed.weights or model_kwargs:
             without.add(name)
-            state = _read_weights(parts.path_of(name))
+            state = _read_weights(listed.path_of(name))
             loads.append(_loader_of_weights(model, state, model_kwargs))
     for kept in context.states + context.custom_states:
-        if kept.name in parts.pickles:
+        if kept.name in listed.pickles:
             without.add(kept.name)
-            value = _read_pickle(parts.path_of(kept.name), kept.name, allow_pickle, load_kwargs)
+            value = _read_pickle(listed.path_of(kept.name), kept.name, allow_pickle, load_kwargs)
             loads.append(lambda kept=kept, value=value: kept.put(value))
     return without, loads
 
 
-class _Parts:
+class _SavedFiles:
     """What the manifest says about Python's files, and their folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -482,7 +482,7 @@ class _Parts:
         self.weights: dict[str, str] = {}
         self.pickles: dict[str, str] = {}
         # A checkpoint of a C++ run has none.
-        for name, file in self._reader.texts_of(PARTS).items():
+        for name, file in self._reader.texts_of(PYTHON_FILES).items():
             kind, _, owner = name.removesuffix(".file").partition(".")
             (self.weights if kind == "weights" else self.pickles)[owner] = file
 
@@ -618,13 +618,13 @@ def load_original(
     )
     found = together(context, put)
     registry = context.run.state
-    registry.load_part("accumulation", {"num_windows": 0})
+    registry.load_state_of("accumulation", {"num_windows": 0})
     for optimizer in context.optimizers:
         optimizer.zero_grad()
     for name in registry.names():
         # The error feedback of gradient compression, for steps that were not made.
-        if name.startswith("engine") and "iteration" in registry.part(name):
-            registry.load_part(name, {})
+        if name.startswith("engine") and "iteration" in registry.state_of(name):
+            registry.load_state_of(name, {})
     context.step = found.get("step", 0)
     num_lost = context.step % context.run.num_accumulation_steps
     if num_lost > 0:
@@ -682,10 +682,10 @@ class _Scaler:
         self._registry = registry
 
     def state_dict(self) -> dict[str, Any]:
-        return self._registry.part("scaler")
+        return self._registry.state_of("scaler")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._registry.load_part("scaler", state)
+        self._registry.load_state_of("scaler", state)
 
 
 def _scaler_of(context: RunContext) -> _Scaler | None:
@@ -695,5 +695,5 @@ def _scaler_of(context: RunContext) -> _Scaler | None:
 
 def _num_accumulated(context: RunContext) -> int:
     """Micro-batches since the last update of the weights."""
-    windows = context.run.state.part("accumulation")
-    return max([n for key, n in windows.items() if key.endswith(".num_begun")], default=0)
+    state = context.run.state.state_of("accumulation")
+    return max([n for key, n in state.items() if key.endswith(".num_begun")], default=0)

@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from accelerate import _C
 from accelerate._base import debug as _debug
 from accelerate._checkpoint import checkpoints as _checkpoints
-from accelerate._models.run_context import PARTS, RunContext
+from accelerate._models.run_context import PYTHON_FILES, RunContext
 from accelerate._state import generators as _generators
 from accelerate._state.values import ObjectState
 from accelerate.checkpointing import is_original_checkpoint, log_loaded, log_saved
@@ -55,7 +55,7 @@ class Checkpoints:
             lambda: _generators.take(("python", "numpy")), _generators.put
         )
         self._run.state.add("python_generators", self._generators, per_rank=True)
-        self._run.state.add(PARTS, context.parts)
+        self._run.state.add(PYTHON_FILES, context.python_files)
 
     def keep_values(
         self,
@@ -167,7 +167,7 @@ class Checkpoints:
     def _log_saved(self, folder: Path) -> None:
         """What has a file of its own, which state without tensors and shards have not."""
         for name in self._run.state.names():
-            path = folder / self._context.parts.weights.get(name, f"{name}.safetensors")
+            path = folder / self._context.python_files.weights.get(name, f"{name}.safetensors")
             kind = name.partition("_")[0]
             if kind in ("model", "optimizer", "scheduler"):
                 log_saved(kind, path if path.exists() else folder)

@@ -27,8 +27,8 @@ class Backbone(Piece):
     passes blocks a mask even if it is not needed, which makes attention several times slower."""
 
     @classmethod
-    def _accelerate_fits(cls, part: torch.nn.Module) -> bool:
-        taken = _signature_of(part.__class__).parameters
+    def _accelerate_fits(cls, module: torch.nn.Module) -> bool:
+        taken = _signature_of(module.__class__).parameters
         return {"attention_mask", "position_ids", "past_key_values"} <= taken.keys()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

@@ -18,10 +18,10 @@ from accelerate._fuse.pieces import (
     Piece,
     add_and_norm,
     is_bare,
-    meets,
     modeling_name,
     name_of,
     probability,
+    same_dtype,
 )
 
 
@@ -41,13 +41,13 @@ class _BertAttention(Piece):
     """Computes query, key and value in one product."""
 
     _accelerate_takes = ("hidden_states", "attention_mask", "past_key_values", "kwargs")
-    _accelerate_parts = frozenset({"query", "key", "value", "dropout"})
+    _accelerate_children = frozenset({"query", "key", "value", "dropout"})
     _accelerate_bypassed = {"query": LINEAR, "key": LINEAR, "value": LINEAR}
 
     @classmethod
-    def _accelerate_fits(cls, part: torch.nn.Module) -> bool:
-        return super()._accelerate_fits(part) and all(
-            linear.bias is not None for linear in (part.query, part.key, part.value)
+    def _accelerate_fits(cls, module: torch.nn.Module) -> bool:
+        return super()._accelerate_fits(module) and all(
+            linear.bias is not None for linear in (module.query, module.key, module.value)
         )
 
     def forward(
@@ -73,7 +73,7 @@ class _BertAttention(Piece):
             torch.cat([linear.bias for linear in three]),
         )
         shape = (*hidden_states.shape[:-1], -1, self.attention_head_size)
-        heads = [part.view(shape).transpose(1, 2) for part in joined.chunk(3, -1)]
+        heads = [states.view(shape).transpose(1, 2) for states in joined.chunk(3, -1)]
         attend = module.ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, module.eager_attention_forward
         )
@@ -92,11 +92,11 @@ class _BertOutput(Piece):
     """Fuses bias, dropout, sum and norm after a product."""
 
     _accelerate_takes = ("hidden_states", "input_tensor")
-    _accelerate_parts = frozenset({"dense", "LayerNorm", "dropout"})
+    _accelerate_children = frozenset({"dense", "LayerNorm", "dropout"})
     _accelerate_bypassed = {"dense": LINEAR, "LayerNorm": NORM, "dropout": DROPOUT}
 
     def forward(self, hidden_states: torch.Tensor, input_tensor: torch.Tensor) -> torch.Tensor:
-        if not meets(input_tensor, self.LayerNorm.weight) or not self._accelerate_may_bypass():
+        if not same_dtype(input_tensor, self.LayerNorm.weight) or not self._accelerate_may_bypass():
             return super().forward(hidden_states, input_tensor)
         return _added(self, input_tensor, functional.linear(hidden_states, self.dense.weight))
 
@@ -112,7 +112,7 @@ class _BertLayer(Piece):
         "past_key_values",
         "kwargs",
     )
-    _accelerate_parts = frozenset({"attention", "intermediate", "output"})
+    _accelerate_children = frozenset({"attention", "intermediate", "output"})
     _accelerate_bypassed = {
         "intermediate.dense": LINEAR,
         "intermediate.intermediate_act_fn": tuple(GELUS),
@@ -124,7 +124,7 @@ class _BertLayer(Piece):
     def feed_forward_chunk(self, attention_output: torch.Tensor) -> torch.Tensor:
         inner, output = self.intermediate, self.output
         if (
-            not meets(attention_output, output.LayerNorm.weight)
+            not same_dtype(attention_output, output.LayerNorm.weight)
             or not self._accelerate_may_bypass()
             or not (is_bare(inner) and is_bare(output))
         ):
@@ -137,7 +137,7 @@ class _BertLayer(Piece):
 
 class _DistilBertBlock(Piece):
     _accelerate_takes = ("hidden_states", "attention_mask", "kwargs")
-    _accelerate_parts = frozenset({"attention", "sa_layer_norm", "ffn", "output_layer_norm"})
+    _accelerate_children = frozenset({"attention", "sa_layer_norm", "ffn", "output_layer_norm"})
     _accelerate_bypassed = {
         "sa_layer_norm": NORM,
         "ffn": ("transformers.models.distilbert.modeling_distilbert.FFN",),
@@ -154,7 +154,7 @@ class _DistilBertBlock(Piece):
         first, ffn, second = self.sa_layer_norm, self.ffn, self.output_layer_norm
         if (
             ffn.chunk_size_feed_forward
-            or not meets(hidden_states, first.weight, second.weight)
+            or not same_dtype(hidden_states, first.weight, second.weight)
             or not self._accelerate_may_bypass()
         ):
             return super().forward(hidden_states, attention_mask, **kwargs)

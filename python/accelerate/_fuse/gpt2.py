@@ -21,11 +21,11 @@ from accelerate._fuse.pieces import (
     holding,
     is_bare,
     keep_ahead,
-    meets,
     modeling_name,
     name_of,
     next_norm,
     probability,
+    same_dtype,
 )
 
 
@@ -39,7 +39,7 @@ class _Gpt2Attention(Piece):
         "output_attentions",
         "kwargs",
     )
-    _accelerate_parts = frozenset({"c_attn", "c_proj", "attn_dropout", "resid_dropout"})
+    _accelerate_children = frozenset({"c_attn", "c_proj", "attn_dropout", "resid_dropout"})
 
     def forward(
         self,
@@ -66,7 +66,7 @@ class Gpt2Block(Piece):
         "use_cache",
         "kwargs",
     )
-    _accelerate_parts = frozenset({"ln_1", "attn", "ln_2", "mlp"})
+    _accelerate_children = frozenset({"ln_1", "attn", "ln_2", "mlp"})
     _accelerate_bypassed = {
         "ln_2": NORM,
         "attn.resid_dropout": DROPOUT,
@@ -90,7 +90,7 @@ class Gpt2Block(Piece):
         norm, mlp, attention = self.ln_2, self.mlp, self.attn
         if (
             encoder_hidden_states is not None
-            or not meets(hidden_states, norm.weight, norm.bias, mlp.c_proj.bias)
+            or not same_dtype(hidden_states, norm.weight, norm.bias, mlp.c_proj.bias)
             or not self._accelerate_may_bypass()
         ):
             return super().forward(

@@ -18,10 +18,10 @@ from accelerate._fuse.pieces import (
     Piece,
     is_bare,
     keep_ahead,
-    meets,
     modeling_name,
     name_of,
     next_norm,
+    same_dtype,
     thread,
 )
 
@@ -33,14 +33,14 @@ class _RmsNorm(Norm):
         ahead = self._accelerate_ahead(hidden_states)
         if ahead is not None:
             return ahead
-        if not meets(hidden_states, self.weight):
+        if not same_dtype(hidden_states, self.weight):
             return super().forward(hidden_states)
         return kernels.rms_norm(hidden_states, self.weight, self.variance_epsilon)
 
 
 class _LlamaMlp(Piece):
     _accelerate_takes = ("x",)
-    _accelerate_parts = frozenset({"gate_proj", "up_proj", "down_proj", "act_fn"})
+    _accelerate_children = frozenset({"gate_proj", "up_proj", "down_proj", "act_fn"})
     _accelerate_bypassed = {"act_fn": SILUS}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -57,7 +57,7 @@ class _LlamaAttention(Piece):
         "past_key_values",
         "kwargs",
     )
-    _accelerate_parts = frozenset({"q_proj", "k_proj", "v_proj", "o_proj"})
+    _accelerate_children = frozenset({"q_proj", "k_proj", "v_proj", "o_proj"})
 
     def forward(
         self,
@@ -115,15 +115,15 @@ class _LlamaLayer(Piece):
         "position_embeddings",
         "kwargs",
     )
-    _accelerate_parts = frozenset(
+    _accelerate_children = frozenset(
         {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
     )
 
     @classmethod
-    def _accelerate_fits(cls, part: torch.nn.Module) -> bool:
-        norm = getattr(part, "post_attention_layernorm", None)
+    def _accelerate_fits(cls, module: torch.nn.Module) -> bool:
+        norm = getattr(module, "post_attention_layernorm", None)
         return (
-            super()._accelerate_fits(part)
+            super()._accelerate_fits(module)
             and RECIPES.get(name_of(norm.__class__)) is _RmsNorm
             and _RmsNorm._accelerate_fits(norm)
         )
@@ -131,7 +131,7 @@ class _LlamaLayer(Piece):
     def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         norm = self.post_attention_layernorm
         if (
-            not meets(hidden_states, norm.weight)
+            not same_dtype(hidden_states, norm.weight)
             or not is_bare(norm)
             or not issubclass(type(norm), _RmsNorm)
             or torch_module._has_any_global_hook()

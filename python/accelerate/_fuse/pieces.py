@@ -55,19 +55,19 @@ def name_of(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def is_bare(part: torch.nn.Module | None) -> bool:
+def is_bare(module: torch.nn.Module | None) -> bool:
     """Whether calling it runs nothing but the forward of its class."""
-    return part is not None and not (
-        part._forward_hooks
-        or part._forward_pre_hooks
-        or part._backward_hooks
-        or part._backward_pre_hooks
-        or part._compiled_call_impl is not None
-        or "forward" in part.__dict__
+    return module is not None and not (
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or module._compiled_call_impl is not None
+        or "forward" in module.__dict__
     )
 
 
-def meets(x: torch.Tensor, *others: torch.Tensor | None) -> bool:
+def same_dtype(x: torch.Tensor, *others: torch.Tensor | None) -> bool:
     """Whether operators accept them together: autocast converts them to one dtype."""
     return torch.is_autocast_enabled(x.device.type) or all(
         other is None or other.dtype == x.dtype for other in others
@@ -85,22 +85,22 @@ class Piece(InPlace):
     _accelerate_takes: tuple[str, ...] = ()
     # All submodules of the piece, and the classes of those whose parameters are read, or whose work
     # is done, without a call.
-    _accelerate_parts: frozenset[str] = frozenset()
+    _accelerate_children: frozenset[str] = frozenset()
     _accelerate_bypassed: dict[str, tuple[str, ...]] = {}
 
     @classmethod
-    def _accelerate_fits(cls, part: torch.nn.Module) -> bool:
-        kind = part.__class__
+    def _accelerate_fits(cls, module: torch.nn.Module) -> bool:
+        kind = module.__class__
         return (
             tuple(inspect.signature(kind.forward).parameters) == ("self", *cls._accelerate_takes)
-            and frozenset(part._modules) == cls._accelerate_parts
-            and cls._accelerate_knows(part)
+            and frozenset(module._modules) == cls._accelerate_children
+            and cls._accelerate_knows(module)
         )
 
     @classmethod
-    def _accelerate_knows(cls, part: torch.nn.Module) -> bool:
+    def _accelerate_knows(cls, module: torch.nn.Module) -> bool:
         return all(
-            (inner := _inner(part, path)) is not None
+            (inner := _inner(module, path)) is not None
             and name_of(inner.__class__) in names
             and (names not in _WITH_BIAS or not _lacks_any(inner))
             for path, names in cls._accelerate_bypassed.items()
@@ -119,14 +119,14 @@ class Piece(InPlace):
 _WITH_BIAS = (LINEAR, NORM, CONV1D)
 
 
-def _lacks_any(part: torch.nn.Module) -> bool:
-    return any(parameter is None for parameter in part._parameters.values())
+def _lacks_any(module: torch.nn.Module) -> bool:
+    return any(parameter is None for parameter in module._parameters.values())
 
 
-def _inner(part: torch.nn.Module, path: str) -> Any:
+def _inner(module: torch.nn.Module, path: str) -> Any:
     for name in path.split("."):
-        part = getattr(part, name, None)
-    return part
+        module = getattr(module, name, None)
+    return module
 
 
 # --- torch's modules ----------------------------------------------------------------------------
@@ -136,8 +136,8 @@ class _Linear(Piece):
     _accelerate_takes = ("input",)
 
     @classmethod
-    def _accelerate_fits(cls, part: torch.nn.Module) -> bool:
-        return super()._accelerate_fits(part) and part.bias is not None
+    def _accelerate_fits(cls, module: torch.nn.Module) -> bool:
+        return super()._accelerate_fits(module) and module.bias is not None
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if input.dim() < 2 or self.bias is None:
@@ -156,15 +156,15 @@ class _Embedding(Piece):
     _accelerate_takes = ("input",)
 
     @classmethod
-    def _accelerate_fits(cls, part: torch.nn.Module) -> bool:
+    def _accelerate_fits(cls, module: torch.nn.Module) -> bool:
         # The gradient of a row is computed by one block, which is slow if two rows serve all
         # tokens.
-        is_large = part.num_embeddings >= 32
-        return super()._accelerate_fits(part) and is_large and cls._accelerate_is_plain(part)
+        is_large = module.num_embeddings >= 32
+        return super()._accelerate_fits(module) and is_large and cls._accelerate_is_plain(module)
 
     @staticmethod
-    def _accelerate_is_plain(part: Any) -> bool:
-        return part.max_norm is None and not part.scale_grad_by_freq and not part.sparse
+    def _accelerate_is_plain(module: Any) -> bool:
+        return module.max_norm is None and not module.scale_grad_by_freq and not module.sparse
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if not self._accelerate_is_plain(self):
@@ -186,15 +186,16 @@ class LayerNorm(Norm):
     _accelerate_takes = ("input",)
 
     @classmethod
-    def _accelerate_fits(cls, part: torch.nn.Module) -> bool:
-        is_plain = part.weight is not None and part.bias is not None and part.weight.dim() == 1
-        return super()._accelerate_fits(part) and is_plain
+    def _accelerate_fits(cls, module: torch.nn.Module) -> bool:
+        has_both = module.weight is not None and module.bias is not None
+        is_plain = has_both and module.weight.dim() == 1
+        return super()._accelerate_fits(module) and is_plain
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         ahead = self._accelerate_ahead(input)
         if ahead is not None:
             return ahead
-        if _lacks_any(self) or not meets(input, self.weight, self.bias):
+        if _lacks_any(self) or not same_dtype(input, self.weight, self.bias):
             return super().forward(input)
         return kernels.layer_norm(input, self.weight, self.bias, self.eps)
 
@@ -224,7 +225,7 @@ def next_norm(block: Any, kind: type, x: torch.Tensor) -> Any:
         or is_checkpointed()
     ):
         return None
-    return norm if meets(x, norm.weight, getattr(norm, "bias", None)) else None
+    return norm if same_dtype(x, norm.weight, getattr(norm, "bias", None)) else None
 
 
 def _nothing() -> None:

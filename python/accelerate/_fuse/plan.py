@@ -15,7 +15,7 @@ from accelerate._fuse import bert, gpt2, llama
 from accelerate._fuse.language_head import CausalLoss, Head
 from accelerate._fuse.pieces import TORCH, HeldDropout, Piece, behind, name_of
 from accelerate._models.prepared_module import (
-    has_compiled_parts,
+    has_compiled_inner,
     is_compiled_module,
     set_type,
     subclass,
@@ -30,16 +30,16 @@ _types: weakref.WeakValueDictionary[tuple, type] = weakref.WeakValueDictionary()
 _log = get_logger(__package__)
 
 
-def _recipe_of(part: Any) -> type[Piece] | None:
-    recipe = _RECIPES.get(name_of(part.__class__))
-    return recipe if recipe is not None and recipe._accelerate_fits(part) else None
+def _recipe_of(submodule: Any) -> type[Piece] | None:
+    recipe = _RECIPES.get(name_of(submodule.__class__))
+    return recipe if recipe is not None and recipe._accelerate_fits(submodule) else None
 
 
 class Plan:
     """The pieces found in a module; raises for a module without any, before it is prepared."""
 
     def __init__(self, module: torch.nn.Module) -> None:
-        if is_compiled_module(module) or has_compiled_parts(module):
+        if is_compiled_module(module) or has_compiled_inner(module):
             raise UsageError(
                 "[prepare] fuse=True does not work with a compiled model, because the compiler "
                 "also fuses operations. Leave out torch.compile or fuse"
@@ -59,45 +59,46 @@ class Plan:
 
     def _plan(self, model: Any) -> None:
         own = {}
-        for part in model.modules():
-            if part is model or not _is_of_its_class(part):
+        for submodule in model.modules():
+            if submodule is model or not _is_of_its_class(submodule):
                 continue
-            recipe = _recipe_of(part)
+            recipe = _recipe_of(submodule)
             if recipe is not None:
-                own[part] = recipe
+                own[submodule] = recipe
             if recipe is gpt2.Gpt2Block:
-                own[part.attn.resid_dropout] = HeldDropout
+                own[submodule.attn.resid_dropout] = HeldDropout
         loss = _causal_loss_of(model)
         if loss is not None:
             self._losses.append((model, loss))
             head = model.get_output_embeddings()
             if head.__class__ is torch.nn.Linear and _is_of_its_class(head):
                 own[head] = Head
-        for part in model.modules():
-            chain = _CHAINS.get(name_of(part.__class__))
+        for submodule in model.modules():
+            chain = _CHAINS.get(name_of(submodule.__class__))
             if chain is not None:
-                self._blocks += _links(part, *chain)
+                self._blocks += _links(submodule, *chain)
         self._recipes += own.items()
 
     def apply(self) -> None:
         counts: Counter[str] = Counter()
-        for part, recipe in self._recipes:
-            counts[part.__class__.__name__] += 1
-            if not issubclass(type(part), recipe):
-                set_type(part, _type_of(recipe, part.__class__))
+        for submodule, recipe in self._recipes:
+            counts[submodule.__class__.__name__] += 1
+            if not issubclass(type(submodule), recipe):
+                set_type(submodule, _type_of(recipe, submodule.__class__))
         for block, norm, following in self._blocks:
             behind[block] = (weakref.ref(norm), weakref.ref(following))
         for model, loss in self._losses:
             counts["loss"] += 1
             model.loss_function = CausalLoss(loss)
-        parts = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
-        _log.info(f"[prepare] Fused in {self._name}: {parts}")
+        kinds = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+        _log.info(f"[prepare] Fused in {self._name}: {kinds}")
 
 
-def _is_of_its_class(part: torch.nn.Module) -> bool:
+def _is_of_its_class(module: torch.nn.Module) -> bool:
     """False for a module with its own forward attribute, or one that was prepared separately."""
-    kind = type(part)
-    return "forward" not in part.__dict__ and (kind is part.__class__ or issubclass(kind, Piece))
+    kind = type(module)
+    is_own = kind is module.__class__ or issubclass(kind, Piece)
+    return "forward" not in module.__dict__ and is_own
 
 
 def _models_in(module: torch.nn.Module) -> list[Any]:

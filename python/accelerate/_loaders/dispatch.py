@@ -17,7 +17,7 @@ from torch.utils.data import IterDataPipe
 
 from accelerate import _C
 from accelerate._base.trees import NotATensor, has_only_tensors, tensors_of, with_tensors
-from accelerate._loaders.loop_places import Place, ReadAhead
+from accelerate._loaders.loop_positions import LoopPosition, ReadAhead
 from accelerate._loaders.prepared_loader import DataLoaderAdapter, DataLoaderStateMixin
 from accelerate._loaders.sharding import BatchCounts
 from accelerate._loaders.tensor_bytes import dump, load
@@ -30,7 +30,7 @@ from accelerate.utils.operations import send_to_device
 _NUM_AHEAD = 0
 
 
-class _Part(NamedTuple):
+class _Slice(NamedTuple):
     """The part of a round that one process gets."""
 
     batch: Any
@@ -39,13 +39,13 @@ class _Part(NamedTuple):
 
 
 class _Turn(NamedTuple):
-    parts: list[_Part]
+    slices: list[_Slice]
     # The number of samples read for the round, over all processes; -1 if unknown.
     num_samples: int
 
     def messages(self) -> list[tuple[bytes | None, int, int]]:
         """The message to each process; process 0 keeps its own part."""
-        own, *others = self.parts
+        own, *others = self.slices
         return [
             (None, own.num_samples, own.num_real),
             *((dump((p.batch, self.num_samples)), p.num_samples, p.num_real) for p in others),
@@ -82,7 +82,7 @@ class _Cutter:
             # Nothing is split, so the batch may contain anything.
             num_samples, num_real, num_of_turn = counted[0][1]
             return _Turn(
-                [_Part(batches[0], num_samples, num_real)],
+                [_Slice(batches[0], num_samples, num_real)],
                 num_samples if num_of_turn is None else num_of_turn,
             )
         turn = self.dealer.deal([self._count(batch) for batch in batches])
@@ -92,27 +92,27 @@ class _Cutter:
         is_even = turn.is_even and all(shape == shapes[0] for shape in shapes)
         if not is_even or self.slice_fn is not None:
             batches = self._cut(batches, turn)
-        parts = [
-            _Part(batch, part.num_samples, part.num_real)
-            for batch, part in zip(batches, turn.parts, strict=True)
+        slices = [
+            _Slice(batch, dealt.num_samples, dealt.num_real)
+            for batch, dealt in zip(batches, turn.slices, strict=True)
         ]
-        return _Turn(parts, turn.num_samples)
+        return _Turn(slices, turn.num_samples)
 
     def _cut(self, batches: list, turn: _C.DealtTurn) -> list:
         whole = _concatenate(batches)
         if turn.repeated:
             filler = self._rows(_concatenate(self.first), torch.tensor(turn.repeated))
             whole = _concatenate([whole, filler])
-        parts = []
-        for rank, part in enumerate(turn.parts):
-            own = slice(part.first, part.first + part.num_samples)
-            if self.slice_fn is None or part.num_samples == 0:
-                parts.append(self._rows(whole, own))
+        slices = []
+        for rank, dealt in enumerate(turn.slices):
+            own = slice(dealt.first, dealt.first + dealt.num_samples)
+            if self.slice_fn is None or dealt.num_samples == 0:
+                slices.append(self._rows(whole, own))
             else:
-                parts.append(
+                slices.append(
                     self.slice_fn(whole, own, process_index=rank, num_processes=self.world_size)
                 )
-        return parts
+        return slices
 
     @staticmethod
     def _rows(data: Any, rows: slice | torch.Tensor) -> Any:
@@ -189,7 +189,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
         return self._batches.batch_size * num_batches
 
     def __iter__(self) -> Iterator:
-        told = self.begin()
+        reported = self.begin()
         feed = self.gradient_state.step_state.open_feed(self._full_size)
         position = None
         try:
@@ -216,9 +216,9 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
             # The frame would keep it alive as long as an exception's traceback.
             del feed
             self._leave_loop(position)
-            self.end(told)
+            self.end(reported)
 
-    def _receive(self, position: Place) -> Iterator[tuple[Any, int, _C.BatchFacts]]:
+    def _receive(self, position: LoopPosition) -> Iterator[tuple[Any, int, _C.BatchFacts]]:
         """This process's batches, with the number of samples over all processes, and the facts."""
         self.set_epoch(self.iteration)
         with self._as_begun(position):
@@ -234,7 +234,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
             yield *load(data), facts
 
     def _send(
-        self, position: Place, num_to_skip: int
+        self, position: LoopPosition, num_to_skip: int
     ) -> Iterator[tuple[Any, int, _C.BatchFacts]]:
         """Like `_receive`, on process 0, which also sends the other processes theirs."""
         sender = _C.DispatchSender(self.state.group, _NUM_AHEAD)
@@ -259,7 +259,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
                         sender.end()
                     else:
                         sender.give(messages)
-                        own.append((turn.parts[0].batch, turn.num_samples))
+                        own.append((turn.slices[0].batch, turn.num_samples))
                 if (facts := sender.next()) is None:
                     break
                 yield *own.popleft(), facts
@@ -269,7 +269,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
             # The frame would keep them alive as long as an exception's traceback.
             del sender, error
 
-    def _turns(self, position: Place, num_to_skip: int) -> Iterator[_Turn]:
+    def _turns(self, position: LoopPosition, num_to_skip: int) -> Iterator[_Turn]:
         # Inside the try block, because exceptions of a data set must reach all processes.
         self.set_epoch(self.iteration)
         with self._as_begun(position):

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from accelerate._loaders.batch_indices import RecordedIndices, count_samples, indices_in_turn
-from accelerate._loaders.loop_places import PlacedLoader, ReadAhead
+from accelerate._loaders.loop_positions import PlacedLoader, ReadAhead
 from accelerate._loaders.settings import kept_settings
 from accelerate._loaders.sharding import BatchCounts, CountingCollate, IterableDatasetShard
 from accelerate.errors import UsageError
@@ -51,17 +51,17 @@ class DataLoaderStateMixin:
 
     def begin(self) -> tuple[bool, int]:
         """Starts a loop. Returns the previous values, for `end`."""
-        told = self.end_of_dataloader, self.remainder
+        reported = self.end_of_dataloader, self.remainder
         self.reset()
         self.gradient_state._add_dataloader(self)
-        return told
+        return reported
 
-    def end(self, told: tuple[bool, int] | None = None) -> None:
+    def end(self, reported: tuple[bool, int] | None = None) -> None:
         """Ends a loop; an outer loop over the same loader continues."""
         self.gradient_state._remove_dataloader(self)
         running = self.gradient_state.dataloader_references
-        if told is not None and any(loader is self for loader in running):
-            self.end_of_dataloader, self.remainder = told
+        if reported is not None and any(loader is self for loader in running):
+            self.end_of_dataloader, self.remainder = reported
 
 
 class DataLoaderAdapter(PlacedLoader):
@@ -100,7 +100,7 @@ class DataLoaderAdapter(PlacedLoader):
         self.skip_batches = skip_batches
         self._drop_last = _drop_last
         self._non_blocking = _non_blocking
-        self._keep_place(iteration, skip_batches)
+        self._keep_position(iteration, skip_batches)
 
     @property
     def __class__(self) -> type:  # type: ignore[override]
@@ -227,7 +227,7 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
     def __iter__(self) -> Iterator:
         if self.rng_types is not None:
             synchronize_rng_states(self.rng_types, self.synchronized_generator)
-        told = self.begin()
+        reported = self.begin()
         self._num_loops += 1
         feed = self.gradient_state.step_state.open_feed(self._full_size)
         position = None
@@ -247,12 +247,12 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
                 num_to_read = self.skip_batches + (num_passed if self._recorded is None else 0)
                 for _ in islice(iterator, num_to_read):
                     pass
-            place = self._placer()
+            move = self._placer()
             ahead = ReadAhead(position, is_here=self.num_workers == 0)
             upcoming = ahead.read(iterator)
             while upcoming is not None:
                 batch, counts = upcoming
-                batch = place(batch)
+                batch = move(batch)
                 # Reads one batch ahead: the last one must be known as such when it is returned.
                 upcoming = ahead.read(iterator)
                 is_last = upcoming is None
@@ -274,7 +274,7 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
             del feed
             self._leave_loop(position)
             self._num_loops -= 1
-            self.end(told)
+            self.end(reported)
 
     def _end_with(self, counts: BatchCounts) -> None:
         self.end_of_dataloader = True

@@ -67,9 +67,9 @@ def parameter_set(
         **_second_names(module.named_buffers, buffers),
     }
     sparse = {
-        id(part.weight)
-        for part in module.modules()
-        if isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and part.sparse
+        id(submodule.weight)
+        for submodule in module.modules()
+        if isinstance(submodule, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and submodule.sparse
     }
     return _C.ParameterSet(
         names=list(parameters),
@@ -95,8 +95,8 @@ def _transient_buffers(module: torch.nn.Module) -> set[str]:
     """Buffers that are not part of the module's state."""
     return {
         f"{prefix}.{name}" if prefix else name
-        for prefix, part in module.named_modules(remove_duplicate=False)
-        for name in part._non_persistent_buffers_set
+        for prefix, submodule in module.named_modules(remove_duplicate=False)
+        for name in submodule._non_persistent_buffers_set
     }
 
 
@@ -151,11 +151,11 @@ def _bare_autocast(device_type: str, dtype: torch.dtype, enabled: bool) -> Itera
         torch.set_autocast_dtype(device_type, before[1])
 
 
-def has_compiled_parts(module: torch.nn.Module) -> bool:
+def has_compiled_inner(module: torch.nn.Module) -> bool:
     """Whether `torch.compile` created it or a submodule, or was applied to one in place."""
     return any(
-        part._compiled_call_impl is not None or is_compiled_module(part)
-        for part in module.modules()
+        submodule._compiled_call_impl is not None or is_compiled_module(submodule)
+        for submodule in module.modules()
     )
 
 
@@ -218,28 +218,28 @@ class _Engine:
         self._list_members()
 
     def _list_buffers(self) -> None:
-        self._buffer_places = [
+        self._buffer_slots = [
             (owner._buffers, name)
             for owner in self.module.modules()
             for name, buffer in owner._buffers.items()
             if buffer is not None
         ]
-        self._buffers = [place[name] for place, name in self._buffer_places]
+        self._buffers = [table[name] for table, name in self._buffer_slots]
 
     def _list_members(self) -> None:
         # Filling an empty slot removes nothing, and whole parameters next to it are still trained.
-        self._places = [
-            place
+        self._tables = [
+            table
             for owner in self.module.modules()
-            for place in (owner._parameters, owner._modules)
-            if place or self._is_sharded
+            for table in (owner._parameters, owner._modules)
+            if table or self._is_sharded
         ]
-        self._members = [member for place in self._places for member in place.values()]
+        self._members = [member for table in self._tables for member in table.values()]
 
     def _check_members(self) -> None:
         """Checks that no parameter was added or removed: the gradient of a new one would not be
         synchronised, and a missing one would block its bucket, so processes would diverge."""
-        if _C.hold_still(self._places, self._members):
+        if _C.hold_still(self._tables, self._members):
             return
         now = dict(self.module.named_parameters(remove_duplicate=False))
         present = {id(parameter) for parameter in now.values()}
@@ -304,8 +304,8 @@ class _Engine:
 
     def _run(self, function: Callable, args: tuple, kwargs: dict) -> Any:
         # `self.buffer = new` in the user's forward replaces the tensor.
-        for (place, name), known in zip(self._buffer_places, self._buffers):
-            if place.get(name) is not known:
+        for (table, name), known in zip(self._buffer_slots, self._buffers):
+            if table.get(name) is not known:
                 self._list_buffers()
                 named = dict(self.module.named_buffers())
                 self.context.set_buffers(list(named), list(named.values()))
@@ -337,7 +337,7 @@ class _Engine:
             forward.abandon()
             # A compiled submodule reads parameters through their memory.
             if _READ_OF_MEMORY in str(error) and self.context.is_spread:
-                if has_compiled_parts(self.module) or "forward" in self.module.__dict__:
+                if has_compiled_inner(self.module) or "forward" in self.module.__dict__:
                     refuse_compiled()
             raise
         finally:
@@ -513,9 +513,9 @@ class _UsersOwn:
         if prepared is None:
             return self
         own = prepared.__dict__
-        for place in (own["_modules"], own["_parameters"], own["_buffers"]):
-            if self._name in place:
-                return place[self._name]
+        for table in (own["_modules"], own["_parameters"], own["_buffers"]):
+            if self._name in table:
+                return table[self._name]
         return self._instead(prepared._accelerate_engine)
 
     def __bool__(self) -> bool:

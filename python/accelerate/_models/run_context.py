@@ -18,10 +18,10 @@ from accelerate.state import AcceleratorState
 from accelerate.utils.dataclasses import ProjectConfiguration
 
 # The object that lists Python's files in a checkpoint.
-PARTS = "python_parts"
+PYTHON_FILES = "python_parts"
 
 
-class PythonParts(ObjectState):
+class PythonFiles(ObjectState):
     """The files that Python has written into a checkpoint, by the object whose state they contain.
     `weights` are read without running code, `pickles` are not. C++ also reads
     `weights.OBJECT.file`, to report what it cannot load."""
@@ -64,7 +64,7 @@ class RunContext:
     states: list[ObjectState] = field(default_factory=list)
     custom_objects: list[Any] = field(default_factory=list)
     custom_states: list[ObjectState] = field(default_factory=list)
-    parts: PythonParts = field(default_factory=PythonParts)
+    python_files: PythonFiles = field(default_factory=PythonFiles)
     save_hooks: OrderedDict[int, Callable] = field(default_factory=OrderedDict)
     load_hooks: OrderedDict[int, Callable] = field(default_factory=OrderedDict)
     # `Accelerator.step`.

@@ -117,8 +117,8 @@ class HfDeepSpeedConfig:
         """The dictionary that would contain the value, or None, and the last part of the name."""
         *path, key = ds_key_long.split(".")
         node: Any = self.config
-        for part in path:
-            node = node.get(part)
+        for name in path:
+            node = node.get(name)
             if not isinstance(node, dict):
                 return None, key
         return node, key

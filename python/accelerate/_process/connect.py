@@ -53,9 +53,9 @@ def _make_group(environment: _C.ProcessEnvironment, cpu: bool, kwargs: dict[str,
         wanted = None
     backend = environment.choose_backend(wanted, cpu)
     if "init_method" in kwargs:
-        meeting_point = {"init_method": kwargs.pop("init_method")}
+        rendezvous = {"init_method": kwargs.pop("init_method")}
     else:
-        meeting_point = {"store": environment.meet(timeout)}
+        rendezvous = {"store": environment.connect_store(timeout)}
         # Gloo would use the address that this machine's host name resolves to, which other machines
         # may not reach.
         interface = environment.interface()
@@ -71,7 +71,7 @@ def _make_group(environment: _C.ProcessEnvironment, cpu: bool, kwargs: dict[str,
         rank=environment.rank,
         world_size=environment.world_size,
         timeout=timeout or _default_timeout(wanted),
-        **meeting_point,
+        **rendezvous,
     )
     _tell_torchrun_variables(environment)
 

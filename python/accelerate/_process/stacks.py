@@ -43,27 +43,27 @@ def _take_stack() -> tuple[list[tuple[str, bool]], str, int]:
     frames: list[tuple[str, bool]] = []
     operation, call = "", 0
     main = threading.main_thread().ident or 0
-    for file, function, number, place, values in _C.running_frames(main, _COLLECTIVES, dist.Work):
+    for file, function, number, site, values in _C.running_frames(main, _COLLECTIVES, dist.Work):
         line = linecache.getline(file, number).strip()
         if file.endswith(_COLLECTIVES):
             if not function.startswith("_"):
                 # The outermost one, because collectives are built from others.
                 operation = _describe(function, values)
-                call = hash((place, _sequence_number())) % 2**64
+                call = hash((site, _sequence_number())) % 2**64
         elif not frames:
-            operation, call = _awaited_handle(line, place, values)
+            operation, call = _awaited_handle(line, site, values)
         text = f"{file}:{number} in {function}"
         frames.append((f"{text}: {line}" if line else text, not _is_library(file)))
     return frames, operation, call
 
 
-def _awaited_handle(line: str, place: tuple[int, int], handles: dict[str, Any]) -> tuple[str, int]:
+def _awaited_handle(line: str, site: tuple[int, int], handles: dict[str, Any]) -> tuple[str, int]:
     """The `wait()` of a handle from `async_op=True`: it has no frame of its own, but the line of
     the innermost frame names the handle."""
     for name in re.findall(r"(\w+)\.wait\(", line):
         handle = handles.get(name)
         if handle is not None and not handle.is_completed():
-            return f"wait() of '{name}'", hash((place, id(handle))) % 2**64
+            return f"wait() of '{name}'", hash((site, id(handle))) % 2**64
     return "", 0
 
 

@@ -290,7 +290,7 @@ class Configuration:
 
     def verify_device_map(self, model: torch.nn.Module) -> bool:
         """Whether the model, or a part of it, is distributed over several devices."""
-        return any(len(getattr(part, "hf_device_map", None) or ()) > 1 for part in model.modules())
+        return any(len(getattr(m, "hf_device_map", None) or ()) > 1 for m in model.modules())
 
     def _stays_where_it_is(self, model: torch.nn.Module) -> bool:
         """Whether `device_map` has placed the model on its devices, or it is quantized there;

@@ -24,7 +24,7 @@ from accelerate.utils.constants import PROFILE_PATTERN_NAME
 from accelerate.utils.dataclasses import LoggerType, ProfileKwargs
 
 
-class _Places(_C.Stateful):
+class _TrackerStates(_C.Stateful):
     """The position of a run in its log files, under C++'s names."""
 
     def __init__(self, tracker: JsonLinesTracker) -> None:
@@ -93,8 +93,8 @@ class Trackers:
                 tracker.store_init_configuration(config)
         for tracker in self.trackers:
             if isinstance(tracker, JsonLinesTracker):
-                self._places = _Places(tracker)
-                self._context.run.state.add("trackers", self._places)
+                self._tracker_states = _TrackerStates(tracker)
+                self._context.run.state.add("trackers", self._tracker_states)
 
     def mark(self, event: str) -> None:
         """For trackers that show events on the time axis."""

@@ -204,11 +204,11 @@ def _is_offloaded(plugin: DeepSpeedPlugin, device: torch.device) -> bool:
 # --- prepare ---------------------------------------------------------------------------------
 
 
-def settle(accelerator: Any, objects: tuple) -> list[Any]:
+def resolve(accelerator: Any, objects: tuple) -> list[Any]:
     """Fills in what the configuration leaves to `prepare`. Returns the objects, with the optimizer
     and scheduler that it names in place of their dummies."""
     plugin = accelerator.deepspeed_plugin
-    _settle_batches(accelerator, plugin, objects)
+    _resolve_batch_sizes(accelerator, plugin, objects)
     optimizer = _one_of(objects, (torch.optim.Optimizer, DummyOptim))
     scheduler = _one_of(objects, (torch.optim.lr_scheduler.LRScheduler, DummyScheduler))
     _check_pair(plugin, optimizer, scheduler)
@@ -234,7 +234,7 @@ def _one_of(objects: tuple, kind: Any) -> Any:
     return found[-1] if found else None
 
 
-def _settle_batches(accelerator: Any, plugin: DeepSpeedPlugin, objects: tuple) -> None:
+def _resolve_batch_sizes(accelerator: Any, plugin: DeepSpeedPlugin, objects: tuple) -> None:
     plugin.fill_match(
         "gradient_accumulation_steps",
         must_match=False,
@@ -255,8 +255,8 @@ def _settle_batches(accelerator: Any, plugin: DeepSpeedPlugin, objects: tuple) -
     ]
     if plugin.is_auto("train_micro_batch_size_per_gpu") and sizes:
         size = min(sizes) if plugin.is_train_batch_min else max(sizes)
-        num_parts = accelerator.num_processes if accelerator.split_batches else 1
-        config["train_micro_batch_size_per_gpu"] = size // num_parts
+        num_shards = accelerator.num_processes if accelerator.split_batches else 1
+        config["train_micro_batch_size_per_gpu"] = size // num_shards
     size = plugin.get_value("train_micro_batch_size_per_gpu")
     if not isinstance(size, int):
         return
@@ -419,18 +419,18 @@ class WarmupLR(torch.optim.lr_scheduler.LRScheduler):
 
     def get_lr(self) -> list[float]:
         # torch counts the initial state as a step.
-        part = self._part(max(0, self.last_epoch - 1))
-        rate = self.warmup_min_lr + (self.warmup_max_lr - self.warmup_min_lr) * part
+        fraction = self._fraction(max(0, self.last_epoch - 1))
+        rate = self.warmup_min_lr + (self.warmup_max_lr - self.warmup_min_lr) * fraction
         return [rate for _ in self.optimizer.param_groups]
 
-    def _part(self, step: int) -> float:
+    def _fraction(self, step: int) -> float:
         if step >= self.warmup_num_steps:
-            return self._part_after(step)
+            return self._fraction_after(step)
         if self.warmup_type == "linear":
             return step / self.warmup_num_steps
         return math.log(step + 1) / math.log(self.warmup_num_steps)
 
-    def _part_after(self, step: int) -> float:
+    def _fraction_after(self, step: int) -> float:
         return 1.0
 
 
@@ -441,6 +441,6 @@ class WarmupDecayLR(WarmupLR):
         self.total_num_steps = total_num_steps
         super().__init__(optimizer, **options)
 
-    def _part_after(self, step: int) -> float:
+    def _fraction_after(self, step: int) -> float:
         left = self.total_num_steps - step
         return max(0.0, left / max(1.0, self.total_num_steps - self.warmup_num_steps))

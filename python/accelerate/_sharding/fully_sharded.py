@@ -184,8 +184,8 @@ def materialise(model: torch.nn.Module, device: torch.device, is_main_process: b
             f"[prepare] '{absent[0]}' is on the meta device on process 0, which provides the "
             "values for all processes. Load the weights on process 0 before prepare()"
         )
-    for part in model.modules():
-        for tensor in (*part._parameters.values(), *part._buffers.values()):
+    for submodule in model.modules():
+        for tensor in (*submodule._parameters.values(), *submodule._buffers.values()):
             if tensor is None or not tensor.is_meta:
                 continue
             if isinstance(tensor, torch.nn.Parameter):
@@ -228,12 +228,12 @@ def whole_of(plugin: FullyShardedDataParallelPlugin | None, model: torch.nn.Modu
                 f"[FSDP] ignored_modules is {ignored!r}, which is not a valid regular "
                 f"expression for module names: {error}"
             ) from None
-        found = [part for name, part in model.named_modules() if pattern.fullmatch(name)]
+        found = [submodule for name, submodule in model.named_modules() if pattern.fullmatch(name)]
     else:
         # Some may belong to another model.
-        parts = set(model.modules())
-        found = [part for part in ignored if part in parts]
-    chosen = {id(parameter) for part in found for parameter in part.parameters()}
+        submodules = set(model.modules())
+        found = [submodule for submodule in ignored if submodule in submodules]
+    chosen = {id(parameter) for submodule in found for parameter in submodule.parameters()}
     names = [name for name, parameter in model.named_parameters() if id(parameter) in chosen]
     if not names:
         _debug.warn(
@@ -248,13 +248,13 @@ def _wrapped(model: torch.nn.Module, policy: Any) -> dict[str, torch.nn.Module]:
     """The modules that torch's FSDP would wrap with this policy, by name."""
     if policy is None:
         return {}
-    names = {part: name for name, part in model.named_modules()}
+    names = {child: name for name, child in model.named_modules()}
     found: list[torch.nn.Module] = []
     if hasattr(policy, "_run_policy"):  # torch's policies that are not functions.
-        found = [part for part in policy._run_policy(model, set(), {}) if part is not model]
+        found = [child for child in policy._run_policy(model, set(), {}) if child is not model]
     else:
         _walk(model, policy, found, is_root=True)
-    return {names[part]: part for part in found}
+    return {names[child]: child for child in found}
 
 
 def _walk(

@@ -67,11 +67,11 @@ def without_aliases(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, st
             continue
         marks = (tensor.is_conj(), tensor.is_neg())
         memory = (tensor.device, tensor.data_ptr(), tensor.dtype)
-        place = (*memory, tensor.shape, tensor.stride(), *marks)
-        if tensor.numel() > 0 and place in first:
-            aliases[name] = first[place]
+        key = (*memory, tensor.shape, tensor.stride(), *marks)
+        if tensor.numel() > 0 and key in first:
+            aliases[name] = first[key]
         else:
-            first[place] = name
+            first[key] = name
             kept[name] = tensor
     return kept, aliases
 

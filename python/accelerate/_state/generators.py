@@ -55,7 +55,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 @contextmanager
-def lent(states: dict[str, Any]) -> Iterator[None]:
+def borrowed(states: dict[str, Any]) -> Iterator[None]:
     """Inside the block, generators have `states`; their own states are restored afterwards."""
     if not states:
         yield

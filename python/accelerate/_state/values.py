@@ -54,8 +54,8 @@ class OnlyPickled(UsageError):
 def _find_class(module: str, name: str) -> type | None:
     """A class of a module that is already imported: a name must not cause imports or run code."""
     found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, "__dict__", {}).get(part)
+    for step in name.split("."):
+        found = getattr(found, "__dict__", {}).get(step)
     is_it = isinstance(found, type) and (found.__module__, found.__qualname__) == (module, name)
     return found if is_it else None
 
@@ -82,11 +82,11 @@ def _empty_instance(kind: type) -> Any:
     return object.__new__(kind)
 
 
-def _attributes_of(part: Any) -> dict[str, Any]:
+def _attributes_of(instance: Any) -> dict[str, Any]:
     """For a dataclass: its fields, and other attributes that were set."""
-    names = [field.name for field in dataclasses.fields(part)]
-    found = {name: getattr(part, name) for name in names if hasattr(part, name)}
-    return found | {k: v for k, v in getattr(part, "__dict__", {}).items() if k not in found}
+    names = [field.name for field in dataclasses.fields(instance)]
+    found = {name: getattr(instance, name) for name in names if hasattr(instance, name)}
+    return found | {k: v for k, v in getattr(instance, "__dict__", {}).items() if k not in found}
 
 
 def _make_dataclass(kind: type, attributes: dict[str, Any]) -> Any:
@@ -113,61 +113,61 @@ class _Encoder:
         self._name = name
         self.tensors: list[torch.Tensor] = []
 
-    def encode(self, part: Any) -> Any:
-        kind = type(part)
+    def encode(self, value: Any) -> Any:
+        kind = type(value)
         if kind in _PLAIN:
-            return part
-        if isinstance(part, torch.Tensor):
-            return {"tensor": self._put(part)}
+            return value
+        if isinstance(value, torch.Tensor):
+            return {"tensor": self._put(value)}
         name = _NAMES.get(kind)
         if name in _LISTS:
-            if _PLAIN.issuperset(map(type, part)):  # As the 625 numbers of Python's generator.
-                return {name: list(part)}
-            return {name: [self.encode(entry) for entry in part]}
+            if _PLAIN.issuperset(map(type, value)):  # As the 625 numbers of Python's generator.
+                return {name: list(value)}
+            return {name: [self.encode(entry) for entry in value]}
         if name in _DICTS:
-            return {name: [[self.encode(key), self.encode(part[key])] for key in part]}
+            return {name: [[self.encode(key), self.encode(value[key])] for key in value]}
         if kind is bytes:
-            return {"bytes": self._put_bytes(part)}
+            return {"bytes": self._put_bytes(value)}
         if kind is complex:
-            return {"complex": [part.real, part.imag]}
+            return {"complex": [value.real, value.imag]}
         if kind in (torch.dtype, torch.device):
-            return {kind.__name__: str(part).removeprefix("torch.")}
+            return {kind.__name__: str(value).removeprefix("torch.")}
         if kind is deque:
-            return {"deque": [[self.encode(entry) for entry in part], part.maxlen]}
+            return {"deque": [[self.encode(entry) for entry in value], value.maxlen]}
         if kind is defaultdict:
-            return {"defaultdict": [self._factory(part), self.encode(dict(part))]}
+            return {"defaultdict": [self._factory(value), self.encode(dict(value))]}
         if kind in _PATHS.values():
-            return {"path": [kind.__name__, str(part)]}
+            return {"path": [kind.__name__, str(value)]}
         if kind is datetime.timedelta:
-            return {"timedelta": [part.days, part.seconds, part.microseconds]}
+            return {"timedelta": [value.days, value.seconds, value.microseconds]}
         if kind is datetime.date:
-            return {"date": part.isoformat()}
+            return {"date": value.isoformat()}
         if kind in (datetime.datetime, datetime.time):
-            text = part.replace(tzinfo=None).isoformat()
-            return {kind.__name__: [text, part.fold, self._zone(part.tzinfo)]}
+            text = value.replace(tzinfo=None).isoformat()
+            return {kind.__name__: [text, value.fold, self._zone(value.tzinfo)]}
         if _find_class(kind.__module__, kind.__qualname__) is kind:
             name = [kind.__module__, kind.__qualname__]
-            if isinstance(part, Flag):
-                return {"flag": [*name, part.value]}
-            if isinstance(part, Enum):
-                return {"enum": [*name, part.name]}
+            if isinstance(value, Flag):
+                return {"flag": [*name, value.value]}
+            if isinstance(value, Enum):
+                return {"enum": [*name, value.name]}
             if dataclasses.is_dataclass(kind) and self._is_plain(kind):
-                return {"dataclass": [*name, self.encode(_attributes_of(part))]}
+                return {"dataclass": [*name, self.encode(_attributes_of(value))]}
         # Without an import of NumPy there are no arrays.
         numpy = sys.modules.get("numpy")
         if numpy is not None:
-            if kind is numpy.ndarray and part.dtype.kind in "biufc":
-                place = self._put_bytes(part.tobytes())
-                return {"array": [part.dtype.str, list(part.shape), place]}
-            if isinstance(part, numpy.generic) and part.dtype.kind in "biufc":
-                return {"number": [part.dtype.str, self._put_bytes(part.tobytes())]}
+            if kind is numpy.ndarray and value.dtype.kind in "biufc":
+                index = self._put_bytes(value.tobytes())
+                return {"array": [value.dtype.str, list(value.shape), index]}
+            if isinstance(value, numpy.generic) and value.dtype.kind in "biufc":
+                return {"number": [value.dtype.str, self._put_bytes(value.tobytes())]}
         raise OnlyPickled(
             f"the state of '{self._name}' contains a {kind.__name__}, but only tensors, numbers, "
             "strings and containers of them are supported"
         )
 
-    def _factory(self, part: defaultdict) -> str | None:
-        factory = part.default_factory
+    def _factory(self, value: defaultdict) -> str | None:
+        factory = value.default_factory
         if factory is not None and factory not in _FACTORIES.values():
             raise OnlyPickled(
                 f"the state of '{self._name}' contains a defaultdict whose factory is a function, "
@@ -247,14 +247,14 @@ def unflatten(flat: dict[str, Any], name: str, owner: str = "", copies: bool = T
     """The value passed to `flatten`. Tensors are copied unless `copies` is false, which is enough
     to check that all classes exist."""
 
-    def data_of(place: int) -> bytes:
-        held = flat[f"{name}.{place}"].cpu().contiguous()
+    def data_of(index: int) -> bytes:
+        held = flat[f"{name}.{index}"].cpu().contiguous()
         return ctypes.string_at(held.data_ptr(), held.numel())
 
-    def decode(part: Any) -> Any:
-        if not isinstance(part, dict):
-            return part
-        (kind, content), = part.items()
+    def decode(node: Any) -> Any:
+        if not isinstance(node, dict):
+            return node
+        (kind, content), = node.items()
         if kind == "tensor":
             held = flat[f"{name}.{content}"]
             return held.clone() if copies else held
@@ -306,10 +306,10 @@ def unflatten(flat: dict[str, Any], name: str, owner: str = "", copies: bool = T
         import numpy
 
         if kind == "array":
-            dtype, shape, place = content
-            return numpy.frombuffer(data_of(place), dtype).reshape(shape).copy()
-        dtype, place = content
-        return numpy.frombuffer(data_of(place), dtype)[0]
+            dtype, shape, index = content
+            return numpy.frombuffer(data_of(index), dtype).reshape(shape).copy()
+        dtype, index = content
+        return numpy.frombuffer(data_of(index), dtype)[0]
 
     if name not in flat:
         raise UsageError(f"[load_state_dict] '{name}' is missing. Was it saved from another object?")

@@ -864,8 +864,8 @@ class DeepSpeedPlugin:
         read("gradient_clipping", "GRADIENT_CLIPPING", "auto", number_of)
         read("zero_stage", "DEEPSPEED_ZERO_STAGE", 2, number_of)
         for what in ("optimizer", "param"):
-            for part in ("device", "nvme_path"):
-                name = f"offload_{what}_{part}"
+            for option in ("device", "nvme_path"):
+                name = f"offload_{what}_{option}"
                 read(name, f"DEEPSPEED_{name.upper()}", "none")
         read(
             "zero3_save_16bit_model",
@@ -1115,8 +1115,8 @@ class TERecipeKwargs(KwargsHandler):
                 setattr(self, name, parse_flag_from_env(f"ACCELERATE_FP8_{name.upper()}"))
         if self.override_linear_precision is None:
             self.override_linear_precision = tuple(
-                parse_flag_from_env(f"ACCELERATE_FP8_OVERRIDE_{part}")
-                for part in ("FPROP", "DGRAD", "WGRAD")
+                parse_flag_from_env(f"ACCELERATE_FP8_OVERRIDE_{product}")
+                for product in ("FPROP", "DGRAD", "WGRAD")
             )
         chosen = self.fp8_format or os.environ.get("ACCELERATE_FP8_FORMAT", "HYBRID")
         self.fp8_format = _chosen("fp8_format", chosen.upper(), FP8Format)
@@ -1216,7 +1216,7 @@ class DeepSpeedSequenceParallelConfig:
 
 def get_module_class_from_name(module: torch.nn.Module, name: str) -> type | None:
     """The class of this name among those of the module and its submodules."""
-    return next((type(part) for part in module.modules() if type(part).__name__ == name), None)
+    return next((type(child) for child in module.modules() if type(child).__name__ == name), None)
 
 
 __getattr__ = placeholders_for(__name__)

@@ -107,13 +107,14 @@ def load_fsdp_model(
     if context is None:
         raise UsageError("[FSDP] The model was not prepared. Pass the one that prepare() returned")
     registry = of_run.run.state
-    part = registry.name_of(context)
+    own_name = registry.name_of(context)
     state = load(path, map_location="cpu", mmap=True)
     own = accelerator.unwrap_model(model)
     if adapter_only and is_peft_model(own):
         names = _adapter_names(own)
-        state = {**registry.part(part), **{names.get(name, name): v for name, v in state.items()}}
-    registry.load_part(part, state)
+        loaded = {names.get(name, name): v for name, v in state.items()}
+        state = {**registry.state_of(own_name), **loaded}
+    registry.load_state_of(own_name, state)
     accelerator.wait_for_everyone()
 
 
@@ -129,12 +130,12 @@ def save_fsdp_optimizer(
     """The main process writes `optimizer.bin`: the state by parameter names."""
     path = _file(fsdp_plugin, output_dir, OPTIMIZER_NAME, optimizer_index)
     context = context_of_run(accelerator)
-    part = context.run.state.part(_name_of(context, optimizer))
-    names = _names_in(part)
+    own_state = context.run.state.state_of(_name_of(context, optimizer))
+    names = _names_in(own_state)
     state: dict[str, dict[str, Any]] = {}
-    for key in sorted(key for key in part if key.startswith("state.")):
+    for key in sorted(key for key in own_state if key.startswith("state.")):
         name, _, entry = key.removeprefix("state.").rpartition(".")
-        value = part[key]
+        value = own_state[key]
         if isinstance(value, _C.TensorSlice):
             value = _whole(value, accelerator.is_main_process)
         state.setdefault(name, {})[entry] = value
@@ -161,17 +162,17 @@ def load_fsdp_optimizer(
     saved = load(path, map_location="cpu", mmap=True)
     context = context_of_run(accelerator)
     own = _name_of(context, optimizer)
-    part = context.run.state.part(own)
-    names = _names_in(part)
+    own_state = context.run.state.state_of(own)
+    names = _names_in(own_state)
     if [group["params"] for group in saved["param_groups"]] != names:
         raise UsageError(
             f"[FSDP] {path} and the optimizer have different parameter groups. Create the same groups "
             "before loading"
         )
-    loaded = {key: value for key, value in part.items() if not key.startswith("state.")}
+    loaded = {key: value for key, value in own_state.items() if not key.startswith("state.")}
     for name, entries in saved["state"].items():
         loaded.update({f"state.{name}.{entry}": value for entry, value in entries.items()})
-    context.run.state.load_part(own, loaded)
+    context.run.state.load_state_of(own, loaded)
     for group, given in zip(optimizer.param_groups, saved["param_groups"]):
         group.update({key: value for key, value in given.items() if key != "params"})
     accelerator.wait_for_everyone()
@@ -186,20 +187,20 @@ def _name_of(context: RunContext, optimizer: Any) -> str:
     raise UsageError("[FSDP] The optimizer was not prepared. Pass the one that prepare() returned")
 
 
-def _names_in(part: dict[str, Any]) -> list[list[str]]:
+def _names_in(saved: dict[str, Any]) -> list[list[str]]:
     """Parameter names per group; a group may have none."""
     names: list[list[str]] = []
-    while any(key.startswith(f"groups.{len(names)}.") for key in part):
+    while any(key.startswith(f"groups.{len(names)}.") for key in saved):
         prefix = f"groups.{len(names)}.parameters."
-        numbers = sorted(int(key[len(prefix) :]) for key in part if key.startswith(prefix))
-        names.append([part[f"{prefix}{number}"] for number in numbers])
+        numbers = sorted(int(key[len(prefix) :]) for key in saved if key.startswith(prefix))
+        names.append([saved[f"{prefix}{number}"] for number in numbers])
     return names
 
 
-def _whole(part: _C.TensorSlice, keep: bool) -> torch.Tensor | None:
+def _whole(shard: _C.TensorSlice, keep: bool) -> torch.Tensor | None:
     """Gathers a slice (collective); None on processes that do not keep it."""
-    slices = gather_object([(part.pieces, part.values.cpu())])
-    return _C.join_slices(part.whole, slices) if keep else None
+    slices = gather_object([(shard.pieces, shard.values.cpu())])
+    return _C.join_slices(shard.whole, slices) if keep else None
 
 
 __getattr__ = placeholders_for(__name__)

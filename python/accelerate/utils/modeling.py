@@ -99,9 +99,9 @@ def compute_module_sizes(
         each = dtype_byte_size(special.get(name, tensor.dtype))
         if name not in special and wanted is not None and not _is_never_cast(tensor.dtype):
             each = min(wanted, each)
-        parts = name.split(".")
-        for depth in range(len(parts) + 1):
-            sizes[".".join(parts[:depth])] += tensor.numel() * each
+        components = name.split(".")
+        for depth in range(len(components) + 1):
+            sizes[".".join(components[:depth])] += tensor.numel() * each
     return sizes
 
 
@@ -246,7 +246,7 @@ def check_device_map(model: torch.nn.Module, device_map: dict[str, Any]) -> None
     left = [
         name
         for name in model.state_dict()
-        if not any(name == part or name.startswith(f"{part}.") for part in device_map)
+        if not any(name == prefix or name.startswith(f"{prefix}.") for prefix in device_map)
     ]
     if left:
         raise ValueError(
@@ -267,8 +267,8 @@ def get_non_persistent_buffers(
         return set(module._non_persistent_buffers_set)
     return {
         f"{prefix}.{name}" if fqns and prefix else name
-        for prefix, part in module.named_modules()
-        for name in part._non_persistent_buffers_set
+        for prefix, submodule in module.named_modules()
+        for name in submodule._non_persistent_buffers_set
     }
 
 
@@ -308,8 +308,8 @@ def set_module_tensor_to_device(
     `tied_params_map` maps the address of a tensor with several names to its copies on devices,
     which are reused; new copies are added."""
     *path, name = tensor_name.split(".")
-    for part in path:
-        module = getattr(module, part)
+    for step in path:
+        module = getattr(module, step)
     if name not in module._parameters and name not in module._buffers:
         raise ValueError(f"{module} does not have a parameter or a buffer named {name}.")
     old = getattr(module, name)

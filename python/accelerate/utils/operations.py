@@ -138,8 +138,8 @@ def gather_object(object: Any) -> Any:  # noqa: A002, the original's name
     # tensors.
     own_bytes = torch.frombuffer(bytearray(own), dtype=torch.uint8)
     (rows,) = _group().all_gather([own_bytes], "objects")
-    parts = io.BytesIO(ctypes.string_at(rows.data_ptr(), rows.numel()))
-    return [item for _ in range(_group().world_size) for item in pickle.load(parts)]
+    stream = io.BytesIO(ctypes.string_at(rows.data_ptr(), rows.numel()))
+    return [item for _ in range(_group().world_size) for item in pickle.load(stream)]
 
 
 def tell_failure(error: Exception) -> None:

@@ -144,14 +144,14 @@ def is_repeated_blocks(module: torch.nn.Module) -> bool:
 
 def has_repeated_blocks(module: torch.nn.Module) -> bool:
     """Whether there is such a list at any level."""
-    return any(is_repeated_blocks(part) for part in module.modules())
+    return any(is_repeated_blocks(submodule) for submodule in module.modules())
 
 
 def has_compiled_regions(module: torch.nn.Module) -> bool:
     """Whether a part of the module was compiled with `torch.compile`."""
     return any(
-        is_compiled_module(part) or part._compiled_call_impl is not None
-        for part in module.modules()
+        is_compiled_module(submodule) or submodule._compiled_call_impl is not None
+        for submodule in module.modules()
     )
 
 

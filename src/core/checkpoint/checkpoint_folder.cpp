@@ -77,13 +77,13 @@ void move_manifest(const fs::path& stage, const fs::path& target) {
 
 /// Moves the files of a committed manifest to their final places, and removes
 /// those that it replaces.
-void settle_files(const fs::path& target, Manifest& manifest) {
+void move_staged_files(const fs::path& target, Manifest& manifest) {
   if (manifest.staged.empty()) {
     return;
   }
   const auto stage = target / manifest.staged;
   for (const auto& entry : entries_of(stage)) {
-    const auto place = target / entry.filename();
+    const auto destination = target / entry.filename();
     if (entry.filename().string().starts_with('.') ||
         entry.filename() == kManifestName) {
       remove_tree(entry); // incomplete, or not on disk yet
@@ -92,11 +92,11 @@ void settle_files(const fs::path& target, Manifest& manifest) {
     const auto is_folder = [](const fs::path& path) {
       return fs::is_directory(fs::symlink_status(path));
     };
-    if (is_folder(entry) || is_folder(place)) {
-      remove_tree(place);
+    if (is_folder(entry) || is_folder(destination)) {
+      remove_tree(destination);
     }
-    if (rename(entry.c_str(), place.c_str()) != 0) {
-      cannot_save("rename a file to", place, std::strerror(errno));
+    if (rename(entry.c_str(), destination.c_str()) != 0) {
+      cannot_save("rename a file to", destination, std::strerror(errno));
     }
   }
   for (const auto& name : manifest.replaced) {
@@ -121,7 +121,7 @@ std::string save_of(const Manifest& manifest) {
 }
 
 /// Whether the checkpoint of this save is committed, with all files in place.
-bool is_settled(
+bool is_committed(
     const std::optional<Manifest>& manifest,
     const std::string& save) {
   return manifest && save_of(*manifest) == save && manifest->staged.empty();
@@ -136,7 +136,7 @@ std::set<std::string> names_of_files(const Manifest& manifest) {
   return names;
 }
 
-bool is_part_of_a_rank(const fs::path& entry) {
+bool is_rank_file(const fs::path& entry) {
   const auto name = entry.filename().string();
   return name.starts_with("rank_") && name.find("-at-") != std::string::npos;
 }
@@ -150,9 +150,9 @@ void put_mark(
     const std::string& job) {
   const auto mark = folder / mark_name(rank, moment, job);
   const auto is_done = [&] {
-    const auto part =
-        try_parse(folder / (rank_part_name(rank, moment) + ".json"));
-    if (!part || part->job != job) {
+    const auto shard =
+        try_parse(folder / (rank_shard_name(rank, moment) + ".json"));
+    if (!shard || shard->job != job) {
       return false;
     }
     unlink(mark.c_str());
@@ -175,19 +175,19 @@ void put_mark(
 /// that they had begun.
 void keep_marks(const fs::path& parent) {
   for (const auto& entry : entries_of(parent)) {
-    const auto part = parse_stage_name(entry);
-    if (!part || !part->rank) {
+    const auto stage_name = parse_stage_name(entry);
+    if (!stage_name || !stage_name->rank) {
       continue;
     }
-    const auto target = parent / part->target;
+    const auto target = parent / stage_name->target;
     const auto manifest = try_manifest(target);
-    if (is_settled(manifest, part->save) && !manifest->is_of_all) {
-      put_mark(target, *part->rank, manifest->moment, manifest->job);
+    if (is_committed(manifest, stage_name->save) && !manifest->is_of_all) {
+      put_mark(target, *stage_name->rank, manifest->moment, manifest->job);
     }
   }
 }
 
-/// In the format of `rank_part_name`.
+/// In the format of `rank_shard_name`.
 bool is_of_moment(const fs::path& entry, std::int64_t moment) {
   return entry.filename().string().find(str_cat("-at-", moment, '.')) !=
          std::string::npos;
@@ -213,7 +213,7 @@ CheckpointWriter::CheckpointWriter(
     auto manifest = try_manifest(target_);
     if (manifest && !manifest->staged.empty()) {
       const auto lock = lock_folder(target_ / manifest->staged, target_);
-      settle_files(target_, *manifest);
+      move_staged_files(target_, *manifest);
     }
   }
   keep_marks(target_.parent_path());
@@ -236,8 +236,8 @@ CheckpointWriter::~CheckpointWriter() {
   }
   remove_tree(stage_);
   try {
-    for (const auto& part : ready_parts(target_, save_)) {
-      remove_at_once(part);
+    for (const auto& shard : ready_shards(target_, save_)) {
+      remove_at_once(shard);
     }
   } catch (const Error&) {
     // The next save removes them.
@@ -249,7 +249,7 @@ void CheckpointWriter::commit(Manifest manifest) {
   manifest.job = job_;
   manifest.staged.clear();
   // Parts that are finished by now appear together with the checkpoint.
-  const auto begun = take_in_parts(manifest, stage_, {});
+  const auto begun = merge_shards(manifest, stage_, {});
   if (stage_.parent_path() == target_) {
     commit_inside(manifest);
   } else {
@@ -277,14 +277,14 @@ void CheckpointWriter::commit(Manifest manifest) {
   }
   // Ranks that did not see the checkpoint yet have left their parts to this
   // process. Later ones see it.
-  take_in_parts(manifest, target_, begun);
-  remove_old_parts();
+  merge_shards(manifest, target_, begun);
+  remove_old_shards();
   lock_.reset();
 }
 
-void CheckpointWriter::remove_old_parts() const {
+void CheckpointWriter::remove_old_shards() const {
   for (const auto& entry : entries_of(target_)) {
-    if (is_part_of_a_rank(entry) && !is_of_moment(entry, moment_)) {
+    if (is_rank_file(entry) && !is_of_moment(entry, moment_)) {
       remove_tree(entry);
     }
   }
@@ -303,7 +303,7 @@ void CheckpointWriter::commit_inside(Manifest& manifest) {
   if (!before || before->job != job_) {
     // Parts of another job at the same moment have the same names.
     for (const auto& entry : entries_of(target_)) {
-      if (is_part_of_a_rank(entry) && is_of_moment(entry, moment_) &&
+      if (is_rank_file(entry) && is_of_moment(entry, moment_) &&
           !fs::exists(stage_ / entry.filename())) {
         manifest.replaced.push_back(entry.filename().string());
       }
@@ -314,20 +314,20 @@ void CheckpointWriter::commit_inside(Manifest& manifest) {
   move_manifest(stage_, target_);
   sync_folder(target_);
   is_committed_ = true;
-  settle_files(target_, manifest);
+  move_staged_files(target_, manifest);
 }
 
-std::set<int> CheckpointWriter::take_in_parts(
+std::set<int> CheckpointWriter::merge_shards(
     const Manifest& manifest,
     const fs::path& folder,
     std::set<int> begun) const {
   begun.merge(ranks_beside(target_, save_));
-  for (const auto& part : ready_parts(target_, save_)) {
+  for (const auto& shard : ready_shards(target_, save_)) {
     // The rank may have begun after the check.
-    if (const auto stage = parse_stage_name(part); stage && stage->rank) {
+    if (const auto stage = parse_stage_name(shard); stage && stage->rank) {
       begun.insert(*stage->rank);
     }
-    take_in_part(part, folder, names_of_files(manifest));
+    merge_shard(shard, folder, names_of_files(manifest));
   }
   for (const int rank : begun) {
     put_mark(folder, rank, moment_, job_);
@@ -335,7 +335,7 @@ std::set<int> CheckpointWriter::take_in_parts(
   return begun;
 }
 
-RankPlace::RankPlace(
+RankShardWriter::RankShardWriter(
     const fs::path& target,
     std::int64_t moment,
     int rank,
@@ -347,16 +347,16 @@ RankPlace::RankPlace(
       job_(job),
       save_(save_name(moment, job)),
       is_of_all_(is_of_all) {
-  lock_ = make_part_folder(target_, save_, rank_, folder_);
+  lock_ = make_shard_folder(target_, save_, rank_, folder_);
   // The main process looks for ranks that have begun after its commit, and this
   // rank looks for the checkpoint after it has begun: one of them finds the
   // other.
-  if (!is_of_all_ && is_settled(try_manifest(target_), save_)) {
+  if (!is_of_all_ && is_committed(try_manifest(target_), save_)) {
     put_mark(target_, rank_, moment_, job_);
   }
 }
 
-RankPlace::~RankPlace() {
+RankShardWriter::~RankShardWriter() {
   if (is_committed_ || is_of_all_) {
     remove_tree(folder_);
     return;
@@ -370,9 +370,9 @@ RankPlace::~RankPlace() {
   }
 }
 
-void RankPlace::commit() {
+void RankShardWriter::commit() {
   sync_tree(folder_);
-  const auto ready = ready_part(target_, save_, rank_);
+  const auto ready = ready_shard(target_, save_, rank_);
   // Left by a killed run, or by an earlier save at this moment.
   if (!remove_at_once(ready) || rename(folder_.c_str(), ready.c_str()) != 0) {
     cannot_save("rename a file to", ready, std::strerror(errno));
@@ -385,20 +385,20 @@ void RankPlace::commit() {
   // looks for the checkpoint after its part is finished: one of them finds the
   // other.
   const auto manifest = try_manifest(target_);
-  if (is_settled(manifest, save_)) {
-    take_in_part(ready, target_, names_of_files(*manifest));
-    remove_late_part();
+  if (is_committed(manifest, save_)) {
+    merge_shard(ready, target_, names_of_files(*manifest));
+    remove_late_shard();
   }
 }
 
-void RankPlace::remove_late_part() const {
+void RankShardWriter::remove_late_shard() const {
   const auto manifest = try_manifest(target_);
   // Another job's parts at the same moment have the same names.
   if (!manifest || manifest->moment == moment_) {
     return;
   }
   // The next save has looked for old parts before this one was added.
-  const auto start = rank_part_name(rank_, moment_) + '.';
+  const auto start = rank_shard_name(rank_, moment_) + '.';
   for (const auto& entry : entries_of(target_)) {
     if (entry.filename().string().starts_with(start)) {
       remove_tree(entry);
@@ -476,19 +476,19 @@ fs::path CheckpointReader::path_of(const std::string& name) const {
   return folder_ / name;
 }
 
-std::optional<Manifest> CheckpointReader::rank_part(int rank) const {
-  const auto path = path_of(rank_part_name(rank, manifest_.moment) + ".json");
+std::optional<Manifest> CheckpointReader::rank_shard(int rank) const {
+  const auto path = path_of(rank_shard_name(rank, manifest_.moment) + ".json");
   if (!fs::is_regular_file(fs::symlink_status(path))) {
     return std::nullopt;
   }
-  auto part = parse_manifest(read_text(path), path.string());
-  if (part.world_size != manifest_.world_size || part.job != manifest_.job) {
+  auto shard = parse_manifest(read_text(path), path.string());
+  if (shard.world_size != manifest_.world_size || shard.job != manifest_.job) {
     return std::nullopt; // of another run at the same moment
   }
-  return part;
+  return shard;
 }
 
-void CheckpointReader::check_parts() const {
+void CheckpointReader::check_shards() const {
   std::set<int> begun;
   try {
     begun = ranks_beside(folder_, save_of(manifest_));
@@ -501,14 +501,14 @@ void CheckpointReader::check_parts() const {
   for (int rank = 0; rank < manifest_.world_size; ++rank) {
     const auto mark = path_of(mark_name(rank, manifest_.moment, manifest_.job));
     const bool is_marked = fs::exists(fs::symlink_status(mark));
-    if (!(needs_all || is_marked || begun.contains(rank)) || rank_part(rank)) {
+    if (!(needs_all || is_marked || begun.contains(rank)) || rank_shard(rank)) {
       continue;
     }
     // What says that the rank had begun, if nobody will finish it.
     std::vector<fs::path> signs;
     if (!needs_all) {
       if (begun.contains(rank)) {
-        signs = abandoned_parts(folder_, save_of(manifest_), rank);
+        signs = abandoned_shards(folder_, save_of(manifest_), rank);
       }
       if (is_marked && (!begun.contains(rank) || !signs.empty())) {
         signs.push_back(mark);
@@ -592,16 +592,16 @@ void CheckpointReader::check_chunk(
 }
 
 void CheckpointReader::verify() const {
-  const auto verify_part = [this](const Manifest& part) {
-    for (const auto& [name, record] : part.files) {
+  const auto verify_files = [this](const Manifest& shard) {
+    for (const auto& [name, record] : shard.files) {
       const MappedFile file(find(name, record), "load_state", "checkpoint");
       check(name, record, file.bytes());
     }
   };
-  verify_part(manifest_);
+  verify_files(manifest_);
   for (int rank = 0; rank < manifest_.world_size; ++rank) {
-    if (const auto part = rank_part(rank)) {
-      verify_part(*part);
+    if (const auto shard = rank_shard(rank)) {
+      verify_files(*shard);
     }
   }
 }
@@ -637,9 +637,9 @@ bool is_checkpoint(const fs::path& folder) {
       fs::symlink_status(folder / kManifestName, ignored));
 }
 
-bool has_rank_parts(const fs::path& folder) {
+bool has_rank_shards(const fs::path& folder) {
   const auto entries = entries_of(folder);
-  return std::any_of(entries.begin(), entries.end(), is_part_of_a_rank);
+  return std::any_of(entries.begin(), entries.end(), is_rank_file);
 }
 
 void remove_checkpoint(const fs::path& folder) {

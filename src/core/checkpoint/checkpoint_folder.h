@@ -57,11 +57,11 @@ class ACCELERATE_INTERNAL CheckpointWriter {
   void commit_inside(Manifest& manifest);
   /// Also marks unfinished ones. Returns the ranks that have begun, including
   /// the given ones.
-  std::set<int> take_in_parts(
+  std::set<int> merge_shards(
       const Manifest& manifest,
       const std::filesystem::path& folder,
       std::set<int> begun) const;
-  void remove_old_parts() const;
+  void remove_old_shards() const;
 
   std::filesystem::path target_;
   std::filesystem::path stage_;
@@ -76,20 +76,20 @@ class ACCELERATE_INTERNAL CheckpointWriter {
 /// The part of another rank, written before, while or after the main process
 /// saves. If `commit` was not called, only the sign that the rank had begun
 /// remains. Throws `SystemError`.
-class ACCELERATE_INTERNAL RankPlace {
+class ACCELERATE_INTERNAL RankShardWriter {
  public:
   /// `is_of_all`: the main process commits after all ranks. A committed
   /// checkpoint of this save is then an older one and stays unchanged, and an
   /// uncommitted part leaves no sign.
-  RankPlace(
+  RankShardWriter(
       const std::filesystem::path& target,
       std::int64_t moment,
       int rank,
       const std::string& job = {},
       bool is_of_all = false);
-  ~RankPlace();
-  RankPlace(const RankPlace&) = delete;
-  RankPlace& operator=(const RankPlace&) = delete;
+  ~RankShardWriter();
+  RankShardWriter(const RankShardWriter&) = delete;
+  RankShardWriter& operator=(const RankShardWriter&) = delete;
 
   /// The rank writes files here, under their final names.
   const std::filesystem::path& folder() const { return folder_; }
@@ -97,7 +97,7 @@ class ACCELERATE_INTERNAL RankPlace {
   void commit();
 
  private:
-  void remove_late_part() const;
+  void remove_late_shard() const;
 
   std::filesystem::path target_;
   std::filesystem::path folder_;
@@ -124,10 +124,10 @@ class ACCELERATE_INTERNAL CheckpointReader {
   const Manifest& manifest() const { return manifest_; }
   /// A rank's part of this moment and job; empty if there is none. Throws
   /// `DataError` if it is damaged.
-  std::optional<Manifest> rank_part(int rank) const;
+  std::optional<Manifest> rank_shard(int rank) const;
   /// Throws `DataError` if a rank's part is missing although all ranks saved
   /// together, or the rank had begun to save.
-  void check_parts() const;
+  void check_shards() const;
   /// The path of a file of one of the parts. Throws `DataError` if it is not a
   /// regular file of the recorded size.
   std::filesystem::path find(const std::string& name, const FileRecord& record)
@@ -168,7 +168,7 @@ ACCELERATE_INTERNAL std::string describe_missing_checkpoint(
     const std::function<bool(const std::filesystem::path&)>& is_one);
 /// Whether it contains parts of ranks, and so was a checkpoint even if there is
 /// no manifest.
-ACCELERATE_INTERNAL bool has_rank_parts(const std::filesystem::path& folder);
+ACCELERATE_INTERNAL bool has_rank_shards(const std::filesystem::path& folder);
 /// Removes a checkpoint atomically.
 ACCELERATE_INTERNAL void remove_checkpoint(const std::filesystem::path& folder);
 

@@ -82,13 +82,13 @@ bool is_plain_name(const std::string& name) {
 
 } // namespace
 
-std::string rank_part_name(int rank, std::int64_t moment) {
+std::string rank_shard_name(int rank, std::int64_t moment) {
   return str_cat("rank_", rank, "-at-", moment);
 }
 
 std::string mark_name(int rank, std::int64_t moment, const std::string& job) {
   return str_cat(
-      rank_part_name(rank, moment), ".begun", job.empty() ? "" : "-", job);
+      rank_shard_name(rank, moment), ".begun", job.empty() ? "" : "-", job);
 }
 
 std::string format_manifest(const Manifest& manifest) {

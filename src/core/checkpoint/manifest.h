@@ -61,7 +61,7 @@ struct ACCELERATE_INTERNAL Manifest {
 inline constexpr const char* kManifestName = "checkpoint.json";
 /// The prefix of the names of a rank's part: "rank_3-at-120". It differs
 /// between moments, so that a new part never overwrites an old one.
-ACCELERATE_INTERNAL std::string rank_part_name(int rank, std::int64_t moment);
+ACCELERATE_INTERNAL std::string rank_shard_name(int rank, std::int64_t moment);
 /// An empty file that marks that a rank has begun to save its part: a
 /// checkpoint with the mark but without the part is incomplete.
 ACCELERATE_INTERNAL std::string

@@ -50,7 +50,7 @@ bool is_original(const fs::path& folder) {
 
 bool is_whole(const fs::path& folder) {
   try {
-    CheckpointReader(folder).check_parts();
+    CheckpointReader(folder).check_shards();
     return true;
   } catch (const Error&) {
     return false;
@@ -85,7 +85,7 @@ std::vector<fs::path> complete_checkpoints(
     }
     try {
       const CheckpointReader checkpoint(entry);
-      checkpoint.check_parts();
+      checkpoint.check_shards();
       found.emplace_back(checkpoint.manifest().saved_at, entry);
     } catch (const Error& error) {
       say(error.what());

@@ -87,8 +87,8 @@ SavedModel::SavedModel(
   }
   std::string missing_ranks;
   for (int rank = 0; rank < manifest.world_size; ++rank) {
-    if (const auto part = checkpoint.rank_part(rank)) {
-      add_slices(checkpoint, *part);
+    if (const auto shard = checkpoint.rank_shard(rank)) {
+      add_slices(checkpoint, *shard);
     } else {
       missing_ranks += str_cat(missing_ranks.empty() ? "" : ", ", rank);
     }
@@ -120,13 +120,13 @@ const safetensors::File& SavedModel::open(
 
 void SavedModel::add_slices(
     const CheckpointReader& checkpoint,
-    const Manifest& part) {
-  const auto values = part.state.find(name_);
-  if (values == part.state.end() || values->empty()) {
+    const Manifest& shard) {
+  const auto values = shard.state.find(name_);
+  if (values == shard.state.end() || values->empty()) {
     return;
   }
   const auto prefix = str_cat(name_, '.');
-  for (const auto& [file_name, record] : part.files) {
+  for (const auto& [file_name, record] : shard.files) {
     const auto& file = open(checkpoint, file_name, record);
     for (const auto& view : file.tensors()) {
       if (!view.name.starts_with(prefix)) {

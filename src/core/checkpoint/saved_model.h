@@ -59,7 +59,7 @@ class ACCELERATE_INTERNAL SavedModel {
       const CheckpointReader& checkpoint,
       const std::string& name,
       const FileRecord& record);
-  void add_slices(const CheckpointReader& checkpoint, const Manifest& part);
+  void add_slices(const CheckpointReader& checkpoint, const Manifest& shard);
   void check_whole(
       const CheckpointReader& checkpoint,
       const std::string& missing_ranks) const;

@@ -191,8 +191,8 @@ void remove_if_unlocked(const fs::path& folder, bool is_own) {
 }
 
 /// Whether a living main process is going to merge this part.
-bool has_writer(const fs::path& part, const StageName& name) {
-  const auto target = part.parent_path() / name.target;
+bool has_writer(const fs::path& shard, const StageName& name) {
+  const auto target = shard.parent_path() / name.target;
   return try_lock(stage_beside(target, name.save)).state ==
              LockState::kOthers ||
          try_lock(stage_inside(target, name.save)).state == LockState::kOthers;
@@ -249,25 +249,26 @@ void add_files_and_folders(
   }
 }
 
-void move_entry(const fs::path& entry, const fs::path& place) {
+void move_entry(const fs::path& entry, const fs::path& destination) {
   for (int i = 0; i < kMostTries; ++i) {
-    if (rename(entry.c_str(), place.c_str()) == 0 || errno == ENOENT) {
+    if (rename(entry.c_str(), destination.c_str()) == 0 || errno == ENOENT) {
       return; // ENOENT: another process removed the checkpoint
     }
     const int error = errno;
-    if (fs::is_directory(entry) && fs::is_directory(place)) {
+    if (fs::is_directory(entry) && fs::is_directory(destination)) {
       // Another rank's folder is already there: merge into it.
       for (const auto& inner : entries_of(entry)) {
-        move_entry(inner, place / inner.filename());
+        move_entry(inner, destination / inner.filename());
       }
       return;
     }
     if (error != EISDIR && error != ENOTDIR) {
-      cannot_save("rename a file to", place, std::strerror(error));
+      cannot_save("rename a file to", destination, std::strerror(error));
     }
-    remove_tree(place); // a folder instead of a file, or the reverse
+    remove_tree(destination); // a folder instead of a file, or the reverse
   }
-  cannot_save("rename a file to", place, "another process keeps recreating it");
+  cannot_save(
+      "rename a file to", destination, "another process keeps recreating it");
 }
 
 } // namespace
@@ -399,12 +400,13 @@ fs::path stage_inside(const fs::path& target, const std::string& save) {
   return target / str_cat(kInsideStart, save);
 }
 
-fs::path ready_part(const fs::path& target, const std::string& save, int rank) {
+fs::path
+ready_shard(const fs::path& target, const std::string& save, int rank) {
   return target.parent_path() /
          str_cat(start_of(target, save, rank), kReadyEnd);
 }
 
-std::vector<fs::path> ready_parts(
+std::vector<fs::path> ready_shards(
     const fs::path& target,
     const std::string& save) {
   const auto start = str_cat(start_of(target, save), kBeforeRank);
@@ -429,7 +431,7 @@ std::set<int> ranks_beside(const fs::path& target, const std::string& save) {
 }
 
 std::vector<fs::path>
-abandoned_parts(const fs::path& target, const std::string& save, int rank) {
+abandoned_shards(const fs::path& target, const std::string& save, int rank) {
   std::vector<fs::path> found;
   for (const auto& entry : entries_of(target.parent_path())) {
     const auto name = parse_stage_name(entry);
@@ -459,7 +461,7 @@ UniqueFile make_locked_folder(const fs::path& folder, const fs::path& target) {
   cannot_save("create the folder", folder, "another process keeps removing it");
 }
 
-UniqueFile make_part_folder(
+UniqueFile make_shard_folder(
     const fs::path& target,
     const std::string& save,
     int rank,
@@ -509,20 +511,20 @@ void remove_leftovers(
   }
 }
 
-void take_in_part(
-    const fs::path& part,
+void merge_shard(
+    const fs::path& shard,
     const fs::path& to,
     const std::set<std::string>& kept) {
-  const auto name = part.filename().string();
+  const auto name = shard.filename().string();
   const auto taken =
-      part.parent_path() /
+      shard.parent_path() /
       private_name(name.substr(0, name.size() - kReadyEnd.size()));
-  const auto locked = try_lock(part); // the rank may have ended
-  if (rename(part.c_str(), taken.c_str()) != 0) {
+  const auto locked = try_lock(shard); // the rank may have ended
+  if (rename(shard.c_str(), taken.c_str()) != 0) {
     if (errno == ENOENT) {
       return; // another process took it
     }
-    cannot_save("move", part, std::strerror(errno));
+    cannot_save("move", shard, std::strerror(errno));
   }
   auto entries = entries_of(taken);
   std::erase_if(entries, [&](const auto& entry) {
@@ -540,7 +542,7 @@ void take_in_part(
   for (const auto& entry : entries) {
     move_entry(entry, to / entry.filename());
   }
-  if (const auto stage = parse_stage_name(part); stage && stage->rank) {
+  if (const auto stage = parse_stage_name(shard); stage && stage->rank) {
     const auto mark =
         mark_name(*stage->rank, std::stoll(stage->save), job_of(stage->save));
     unlink((to / mark).c_str());

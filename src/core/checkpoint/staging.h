@@ -68,12 +68,12 @@ std::filesystem::path stage_beside(
 std::filesystem::path stage_inside(
     const std::filesystem::path& target,
     const std::string& save);
-std::filesystem::path ready_part(
+std::filesystem::path ready_shard(
     const std::filesystem::path& target,
     const std::string& save,
     int rank);
 /// Parts of this save that ranks have finished.
-std::vector<std::filesystem::path> ready_parts(
+std::vector<std::filesystem::path> ready_shards(
     const std::filesystem::path& target,
     const std::string& save);
 /// Ranks whose parts of this save are begun, finished or being merged.
@@ -83,7 +83,7 @@ std::set<int> ranks_beside(
 
 /// Where a rank was writing its part of this save when it was killed; nothing
 /// if it still writes.
-std::vector<std::filesystem::path> abandoned_parts(
+std::vector<std::filesystem::path> abandoned_shards(
     const std::filesystem::path& target,
     const std::string& save,
     int rank);
@@ -95,7 +95,7 @@ UniqueFile make_locked_folder(
     const std::filesystem::path& target);
 /// Creates and locks a folder for a rank to write its part to. Removes what the
 /// rank left there when it was killed.
-UniqueFile make_part_folder(
+UniqueFile make_shard_folder(
     const std::filesystem::path& target,
     const std::string& save,
     int rank,
@@ -117,8 +117,8 @@ void remove_leftovers(
 /// Moves a finished part into the folder `to`, except the files in `kept`,
 /// which the main process has written. If several processes try, one does it.
 /// Drops the part if `to` no longer exists. Throws `SystemError`.
-void take_in_part(
-    const std::filesystem::path& part,
+void merge_shard(
+    const std::filesystem::path& shard,
     const std::filesystem::path& to,
     const std::set<std::string>& kept);
 

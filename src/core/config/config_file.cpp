@@ -53,17 +53,17 @@ class FileReader {
       read_top(entry);
     }
     enable_parallelism();
-    settle_alone();
+    ignore_count_if_alone();
     return std::move(file_);
   }
 
  private:
-  std::string place(const YamlEntry& entry) const {
+  std::string location(const YamlEntry& entry) const {
     return str_cat(file_.path.string(), ":", entry.line);
   }
 
   [[noreturn]] void refuse(const YamlEntry& entry, const std::string& what) {
-    throw ConfigError(str_cat("[", place(entry), "] ", printable(what)));
+    throw ConfigError(str_cat("[", location(entry), "] ", printable(what)));
   }
 
   void read_top(const YamlEntry& entry) {
@@ -120,14 +120,14 @@ class FileReader {
     if (field.name == "num_processes" && entry.value == -1) {
       // As the original writes it for jobs of Slurm.
       file_.values[std::string(field.name)] = {
-          std::string(field.unset_word), place(entry)};
+          std::string(field.unset_word), location(entry)};
       return;
     }
     if (field.name == "mixed_precision" && entry.text == "fp8") {
       add_foreign(entry, find_foreign_key("fp8_config")->advice);
       return;
     }
-    LayerValue value{entry.text, place(entry)};
+    LayerValue value{entry.text, location(entry)};
     if (field.is_list() && entry.value.is_array()) {
       value.text = join_list(field, entry);
     } else {
@@ -203,7 +203,7 @@ class FileReader {
   void read_distributed_type(const YamlEntry& entry) {
     keep_text(entry);
     const auto& type = entry.text;
-    const LayerValue yes{"true", place(entry)};
+    const LayerValue yes{"true", location(entry)};
     if (type == "MULTI_GPU") {
       file_.values["multi_gpu"] = yes;
     } else if (type == "MULTI_CPU") {
@@ -234,7 +234,7 @@ class FileReader {
     }
     file_.document.erase("fp16");
     if (entry.value.get<bool>() && !file_.values.contains("mixed_precision")) {
-      file_.values["mixed_precision"] = {"fp16", place(entry)};
+      file_.values["mixed_precision"] = {"fp16", location(entry)};
       file_.document.emplace("mixed_precision", "fp16");
     }
   }
@@ -303,7 +303,7 @@ class FileReader {
         prefix,
         entry.key,
         " (",
-        place(entry),
+        location(entry),
         ") is ignored: ",
         nearest.empty() ? "unknown key" : "did you mean '" + nearest + "'?"));
   }
@@ -332,7 +332,7 @@ class FileReader {
     }
     if (foreign.kind == ForeignKind::kNote) {
       file_.notes.push_back(str_cat(
-          entry.key, " (", place(entry), ") is ignored: ", foreign.advice));
+          entry.key, " (", location(entry), ") is ignored: ", foreign.advice));
     }
   }
 
@@ -358,14 +358,15 @@ class FileReader {
       const auto size = file_.values.find(name);
       if (size != file_.values.end() &&
           parse_number<int>(size->second.text).value_or(1) > 1) {
-        file_.values["use_parallelism_config"] = {"true", size->second.place};
+        file_.values["use_parallelism_config"] = {
+            "true", size->second.location};
       }
     }
   }
 
   // Examples say NO next to the number of processes from another file; the
   // original then starts one process.
-  void settle_alone() {
+  void ignore_count_if_alone() {
     const auto found = file_.values.find("num_processes");
     if (!is_alone_ || file_.values.contains("use_parallelism_config") ||
         found == file_.values.end() ||
@@ -376,7 +377,7 @@ class FileReader {
         "num_processes ",
         found->second.text,
         " (",
-        found->second.place,
+        found->second.location,
         ") is ignored because distributed_type is NO; use MULTI_GPU, "
         "MULTI_CPU or --num_processes to start several processes"));
     found->second.text = "1";
@@ -384,7 +385,7 @@ class FileReader {
 
   void add_foreign(const YamlEntry& entry, std::string_view advice) {
     file_.foreign.push_back(
-        {entry.key, entry.text, place(entry), std::string(advice)});
+        {entry.key, entry.text, location(entry), std::string(advice)});
   }
 
   ConfigFile file_;

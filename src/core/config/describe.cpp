@@ -69,11 +69,11 @@ std::string source_text(const Source& source) {
     case SourceKind::kDefault:
       return "default";
     case SourceKind::kFile:
-      return "file " + source.place;
+      return "file " + source.location;
     case SourceKind::kEnvironment:
-      return "environment " + source.place;
+      return "environment " + source.location;
     case SourceKind::kFlag:
-      return "flag " + source.place;
+      return "flag " + source.location;
   }
   return {};
 }

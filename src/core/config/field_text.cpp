@@ -30,13 +30,13 @@ std::vector<std::string> split(const std::string& text) {
 }
 
 /// "--num_processes", the name of a variable, "[FILE:7] num_processes".
-std::string name_setting(const Field& field, const std::string& place) {
-  if (place.find(':') == std::string::npos) {
-    return place;
+std::string name_setting(const Field& field, const std::string& location) {
+  if (location.find(':') == std::string::npos) {
+    return location;
   }
   const std::string_view key =
       field.yaml_key.empty() ? field.name : field.yaml_key;
-  return str_cat("[", place, "] ", key.substr(key.rfind('.') + 1));
+  return str_cat("[", location, "] ", key.substr(key.rfind('.') + 1));
 }
 
 [[noreturn]] void refuse(
@@ -44,7 +44,7 @@ std::string name_setting(const Field& field, const std::string& place) {
     const LayerValue& value,
     const std::string& expected) {
   throw ConfigError(str_cat(
-      name_setting(field, value.place),
+      name_setting(field, value.location),
       " must be ",
       expected,
       ", not '",
@@ -71,7 +71,7 @@ void check_path(const Field& field, const LayerValue& value) {
   if (value.text.empty() && field.unset_word.empty() &&
       (is_folder || field.value_name == "FILE")) {
     throw ConfigError(str_cat(
-        name_setting(field, value.place),
+        name_setting(field, value.location),
         " is empty. Pass a ",
         is_folder ? "folder" : "file",
         ", or leave it out"));
@@ -104,7 +104,7 @@ void check_text(const Field& field, const LayerValue& value) {
   if (!choices.empty() &&
       std::find(choices.begin(), choices.end(), value.text) == choices.end()) {
     throw ConfigError(str_cat(
-        name_setting(field, value.place),
+        name_setting(field, value.location),
         " ",
         value.text.find_first_of(" \t") == std::string::npos &&
                 !value.text.empty()

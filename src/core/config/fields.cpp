@@ -76,11 +76,11 @@ std::string check_address(const std::string& text) {
 }
 
 std::string check_variables(const std::string& text) {
-  const auto is_part = [](char c) {
+  const auto is_word_char = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' ||
            c == ',';
   };
-  return !text.empty() && std::all_of(text.begin(), text.end(), is_part)
+  return !text.empty() && std::all_of(text.begin(), text.end(), is_word_char)
              ? ""
              : "names of environment variables separated by commas, e.g. A,B";
 }
@@ -927,7 +927,7 @@ std::vector<Field> compilation_fields() {
 
 std::vector<Field> all_fields() {
   std::vector<Field> all;
-  for (const auto part :
+  for (const auto make :
        {program_fields,
         hardware_fields,
         machine_fields,
@@ -937,7 +937,7 @@ std::vector<Field> all_fields() {
         sharding_fields,
         deepspeed_fields,
         compilation_fields}) {
-    for (Field& field : part()) {
+    for (Field& field : make()) {
       all.push_back(std::move(field));
     }
   }

@@ -96,8 +96,8 @@ ACCELERATE_INTERNAL std::span<const Field> launch_fields();
 /// Null if no field has this name.
 ACCELERATE_INTERNAL const Field* find_field(std::string_view name);
 
-/// Sets the field of `config` from `text`. Throws `ConfigError` naming `place`
-/// and what was expected.
+/// Sets the field of `config` from `text`. Throws `ConfigError` naming the
+/// value's `location` and what was expected.
 ACCELERATE_INTERNAL void
 assign_field(LaunchConfig& config, const Field& field, const LayerValue& value);
 /// The value as a text that `assign_field` accepts.

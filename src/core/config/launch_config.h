@@ -143,7 +143,7 @@ enum class SourceKind { kDefault, kFile, kEnvironment, kFlag };
 struct Source {
   SourceKind kind = SourceKind::kDefault;
   /// "--num_processes", "ACCELERATE_NUM_PROCESSES", "FILE:3", or empty.
-  std::string place = {};
+  std::string location = {};
 
   bool operator==(const Source&) const = default;
 };
@@ -151,7 +151,7 @@ struct Source {
 /// One layer of texts by field name, each with its position.
 struct LayerValue {
   std::string text = {};
-  std::string place = {};
+  std::string location = {};
 };
 using ConfigLayer = std::map<std::string, LayerValue>;
 
@@ -160,7 +160,7 @@ struct ForeignSetting {
   std::string key = {};
   /// Empty for a section.
   std::string text = {};
-  std::string place = {};
+  std::string location = {};
   /// One sentence: what it is, and what to use instead.
   std::string advice = {};
 };

@@ -30,7 +30,7 @@ std::optional<ConfigFile> find_file(
 
 // `--cpu` with a file for GPUs, or the reverse: the stronger source decides; it
 // is only an error if both have the same source.
-void settle_device(ResolvedConfig& config) {
+void resolve_device(ResolvedConfig& config) {
   LaunchConfig& values = config.values;
   if (!values.cpu || !values.multi_gpu) {
     return;
@@ -125,7 +125,7 @@ void note_unused_sharding(
       config.notes.push_back(str_cat(
           field.name,
           " (",
-          source.place,
+          source.location,
           ") is ignored without --",
           use,
           " (distributed_type ",
@@ -146,9 +146,9 @@ std::string name_in_pair(const ResolvedConfig& config, const char* field) {
   const Source source = source_of(config, field);
   switch (source.kind) {
     case SourceKind::kFile:
-      return str_cat(file_key(field), " (", source.place, ")");
+      return str_cat(file_key(field), " (", source.location, ")");
     case SourceKind::kEnvironment:
-      return source.place;
+      return source.location;
     default:
       return str_cat("--", field);
   }
@@ -266,9 +266,10 @@ void check_machines(const ResolvedConfig& config) {
 std::string name_setting(const ResolvedConfig& config, const char* field) {
   const Source source = source_of(config, field);
   if (source.kind == SourceKind::kFile) {
-    return str_cat("[", source.place, "] ", file_key(field));
+    return str_cat("[", source.location, "] ", file_key(field));
   }
-  return str_cat("[launch] ", source.place.empty() ? field : source.place);
+  return str_cat(
+      "[launch] ", source.location.empty() ? field : source.location);
 }
 
 ResolvedConfig resolve_launch_config(
@@ -294,7 +295,7 @@ ResolvedConfig resolve_launch_config(
     for (const auto& [kind, layer] : layers) {
       if (const auto found = layer->find(name); found != layer->end()) {
         assign_field(config.values, field, found->second);
-        source = {kind, found->second.place};
+        source = {kind, found->second.location};
         break;
       }
     }
@@ -303,10 +304,10 @@ ResolvedConfig resolve_launch_config(
       config.kind_of("num_processes") == SourceKind::kFile) {
     config.notes.push_back(str_cat(
         "num_processes: -1 (",
-        config.sources["num_processes"].place,
+        config.sources["num_processes"].location,
         ") means one process per GPU, or one on the CPU"));
   }
-  settle_device(config);
+  resolve_device(config);
   resolve_parallelism(config);
   drop_overridden(config);
   note_unused_sharding(config, "use_fsdp", "FSDP");
@@ -326,7 +327,7 @@ void check_launchable(const ResolvedConfig& config) {
     const ForeignSetting& first = config.foreign.front();
     throw ConfigError(str_cat(
         "[",
-        first.place,
+        first.location,
         "] ",
         first.key,
         first.text.empty() ? "" : ": " + first.text,

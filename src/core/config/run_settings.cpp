@@ -12,7 +12,7 @@ namespace {
 /// `parse` returns nothing for a malformed text; `expected` describes a valid
 /// one.
 template <class Value, class Parse, class Expected>
-Value settle(
+Value resolve(
     const std::optional<Value>& code,
     const EnvLookup& env,
     const char* variable,
@@ -40,21 +40,21 @@ Value settle(
   return *value;
 }
 
-bool settle_switch(
+bool resolve_switch(
     const std::optional<bool>& code,
     const EnvLookup& env,
     const char* variable) {
-  return settle(code, env, variable, false, parse_bool, [](const auto&) {
+  return resolve(code, env, variable, false, parse_bool, [](const auto&) {
     return "true or false";
   });
 }
 
 template <class Count>
-Count settle_count(
+Count resolve_count(
     const std::optional<Count>& code,
     const EnvLookup& env,
     const char* variable) {
-  return settle(
+  return resolve(
       code,
       env,
       variable,
@@ -69,20 +69,20 @@ Count settle_count(
 } // namespace
 
 bool RunSettings::cpu(const std::optional<bool>& code) const {
-  return settle_switch(code, env_, variables::kUseCpu);
+  return resolve_switch(code, env_, variables::kUseCpu);
 }
 
 bool RunSettings::debug(const std::optional<bool>& code) const {
-  return settle_switch(code, env_, variables::kDebugMode);
+  return resolve_switch(code, env_, variables::kDebugMode);
 }
 
 bool RunSettings::step_summary(const std::optional<bool>& code) const {
-  return settle_switch(code, env_, variables::kStepSummary);
+  return resolve_switch(code, env_, variables::kStepSummary);
 }
 
 Precision RunSettings::mixed_precision(
     const std::optional<Precision>& code) const {
-  return settle(
+  return resolve(
       code,
       env_,
       variables::kMixedPrecision,
@@ -96,16 +96,16 @@ Precision RunSettings::mixed_precision(
 
 int64_t RunSettings::gradient_accumulation_steps(
     const std::optional<int64_t>& code) const {
-  return settle_count(code, env_, variables::kGradientAccumulationSteps);
+  return resolve_count(code, env_, variables::kGradientAccumulationSteps);
 }
 
 MeshSizes RunSettings::parallelism(const MeshSizes& code) const {
   if (code != MeshSizes() ||
-      !settle_switch(std::nullopt, env_, variables::kUseParallelismConfig)) {
+      !resolve_switch(std::nullopt, env_, variables::kUseParallelismConfig)) {
     return code;
   }
   const auto size = [&](const char* variable) {
-    return settle_count<int>(std::nullopt, env_, variable);
+    return resolve_count<int>(std::nullopt, env_, variable);
   };
   const MeshSizes sizes = {
       .replicate = size(variables::kParallelismReplicate),

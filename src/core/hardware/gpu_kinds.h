@@ -28,10 +28,10 @@ struct GpuKind {
   /// What to do if GPUs cannot access each other's memory.
   std::string peer_access_help;
   /// Returns a function that reports the recent utilisation of the GPU with
-  /// index `place` in a process with environment `env`, or nothing if the
+  /// index `index` in a process with environment `env`, or nothing if the
   /// driver does not say. Empty without a driver.
   std::function<std::optional<double>()> (
-      *open_use)(const EnvLookup& env, int place) = nullptr;
+      *open_use)(const EnvLookup& env, int index) = nullptr;
 };
 
 /// All kinds, in order of preference.

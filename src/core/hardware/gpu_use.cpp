@@ -8,8 +8,8 @@
 
 namespace accelerate {
 
-GpuUse::GpuUse(const std::vector<GpuKind>& kinds, EnvLookup env, int place)
-    : place_(place) {
+GpuUse::GpuUse(const std::vector<GpuKind>& kinds, EnvLookup env, int index)
+    : index_(index) {
   thread_ = background_thread(
       [this, kinds, env = std::move(env)] { sample(kinds, env); });
 }
@@ -33,7 +33,7 @@ void GpuUse::sample(const std::vector<GpuKind>& kinds, const EnvLookup& env) {
   std::function<std::optional<double>()> busy_share;
   for (const auto& kind : kinds) {
     if (!busy_share && kind.open_use) {
-      busy_share = kind.open_use(env, place_);
+      busy_share = kind.open_use(env, index_);
     }
   }
   if (!busy_share) {

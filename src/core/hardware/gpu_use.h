@@ -19,9 +19,9 @@ namespace accelerate {
 /// milliseconds to answer.
 class ACCELERATE_INTERNAL GpuUse {
  public:
-  /// For the GPU with index `place` in this process, of the first of `kinds`
+  /// For the GPU with index `index` in this process, of the first of `kinds`
   /// whose driver answers.
-  GpuUse(const std::vector<GpuKind>& kinds, EnvLookup env, int place);
+  GpuUse(const std::vector<GpuKind>& kinds, EnvLookup env, int index);
   ~GpuUse();
   GpuUse(const GpuUse&) = delete;
   GpuUse& operator=(const GpuUse&) = delete;
@@ -32,7 +32,7 @@ class ACCELERATE_INTERNAL GpuUse {
  private:
   void sample(const std::vector<GpuKind>& kinds, const EnvLookup& env);
 
-  int place_;
+  int index_;
   mutable std::mutex mutex_;
   std::condition_variable stop_;
   bool is_stopped_ = false;

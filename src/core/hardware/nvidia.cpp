@@ -289,7 +289,7 @@ std::vector<Gpu> choose(const std::vector<Gpu>& gpus, const std::string& ids) {
 
 std::function<std::optional<double>()> open_nvml_use(
     const EnvLookup& env,
-    int place) {
+    int index) {
   const auto nvml = std::make_shared<const Nvml>();
   if (!nvml->is_ready()) {
     return {};
@@ -299,10 +299,10 @@ std::function<std::optional<double>()> open_nvml_use(
     gpus = choose(gpus, *ids);
   }
   NvmlDevice device = nullptr;
-  if (place < 0 || static_cast<size_t>(place) >= gpus.size() ||
+  if (index < 0 || static_cast<size_t>(index) >= gpus.size() ||
       nvml->call(
           "nvmlDeviceGetHandleByUUID",
-          gpus[static_cast<size_t>(place)].uuid.c_str(),
+          gpus[static_cast<size_t>(index)].uuid.c_str(),
           &device) != 0) {
     return {};
   }

@@ -28,15 +28,15 @@ int bind_port(const std::string& address, int port) {
   const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int yes = 1;
   setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  sockaddr_in place{};
-  place.sin_family = AF_INET;
-  place.sin_port = htons(static_cast<uint16_t>(port));
-  place.sin_addr.s_addr = htonl(INADDR_ANY);
+  sockaddr_in endpoint{};
+  endpoint.sin_family = AF_INET;
+  endpoint.sin_port = htons(static_cast<uint16_t>(port));
+  endpoint.sin_addr.s_addr = htonl(INADDR_ANY);
   if (!address.empty()) {
-    inet_pton(AF_INET, address.c_str(), &place.sin_addr);
+    inet_pton(AF_INET, address.c_str(), &endpoint.sin_addr);
   }
-  socklen_t size = sizeof(place);
-  auto* generic = reinterpret_cast<sockaddr*>(&place);
+  socklen_t size = sizeof(endpoint);
+  auto* generic = reinterpret_cast<sockaddr*>(&endpoint);
   const bool is_bound = listener >= 0 && bind(listener, generic, size) == 0 &&
                         listen(listener, 1) == 0 &&
                         getsockname(listener, generic, &size) == 0;
@@ -45,7 +45,7 @@ int bind_port(const std::string& address, int port) {
     close(listener);
   }
   errno = cause;
-  return is_bound ? ntohs(place.sin_port) : -1;
+  return is_bound ? ntohs(endpoint.sin_port) : -1;
 }
 
 // Columns of /proc/net/tcp: number, local address, remote address, state, two
@@ -89,7 +89,7 @@ bool holds_one_of(const fs::path& process, const std::set<std::string>& files) {
 }
 
 // The start of the kernel's ephemeral port range.
-int first_lent_port() {
+int first_ephemeral_port() {
   int first = 32768;
   std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first;
   return first;
@@ -100,7 +100,7 @@ int first_lent_port() {
 int bind_lasting_port(const std::string& address) {
   constexpr int kLowest = 20000;
   constexpr int kAttempts = 64;
-  const int end = first_lent_port();
+  const int end = first_ephemeral_port();
   if (end <= kLowest) {
     return -1;
   }

@@ -24,8 +24,8 @@ constexpr std::array<Dimension, 6> kDimensions = {
      {"sequence", &MeshSizes::sequence},
      {"tensor", &MeshSizes::tensor}}};
 
-bool has(MeshDimension dimensions, std::size_t place) {
-  return (static_cast<unsigned>(dimensions) >> place & 1U) != 0;
+bool has(MeshDimension dimensions, std::size_t index) {
+  return (static_cast<unsigned>(dimensions) >> index & 1U) != 0;
 }
 
 } // namespace

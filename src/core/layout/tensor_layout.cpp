@@ -11,7 +11,7 @@
 namespace accelerate {
 namespace {
 
-struct Place {
+struct AxisPosition {
   int size = 1;
   int coordinate = 0;
 };
@@ -19,7 +19,7 @@ struct Place {
 void divide(
     std::vector<TensorBox>& boxes,
     const DimShard& shard,
-    const Place& place) {
+    const AxisPosition& position) {
   std::vector<TensorBox> own;
   for (const auto& box : boxes) {
     if (shard.dim < 0 ||
@@ -46,11 +46,11 @@ void divide(
     }
     auto first = box.begin[dim];
     for (const auto block : blocks) {
-      const auto part = (block + place.size - 1) / place.size;
-      const auto begin = std::min(block, part * place.coordinate);
+      const auto chunk = (block + position.size - 1) / position.size;
+      const auto begin = std::min(block, chunk * position.coordinate);
       auto mine = box;
       mine.begin[dim] = first + begin;
-      mine.size[dim] = std::min(part, block - begin);
+      mine.size[dim] = std::min(chunk, block - begin);
       own.push_back(std::move(mine));
       first += block;
     }
@@ -117,17 +117,18 @@ TensorPieces pieces_of(
           "placements may be along the same dimension");
     }
     used = used | along;
-    const Place place = {mesh.size(along), mesh.coordinate(rank, along)};
+    const AxisPosition position = {
+        mesh.size(along), mesh.coordinate(rank, along)};
     if (const auto* dim = std::get_if<DimShard>(&how)) {
-      divide(boxes, *dim, place);
+      divide(boxes, *dim, position);
     } else if (const auto* flat = std::get_if<FlatShard>(&how)) {
       is_flat = true;
-      const auto last = flat->share * place.size - flat->offset;
+      const auto last = flat->share * position.size - flat->offset;
       const auto num = num_elements(range_of(boxes, 0, *num_all));
       if (flat->offset < 0 || flat->share < 0 || num > last) {
         throw UsageError(str_cat(
             "[layout] ",
-            place.size,
+            position.size,
             " shards of ",
             flat->share,
             " elements cannot hold ",
@@ -136,8 +137,8 @@ TensorPieces pieces_of(
             flat->offset));
       }
       begin = std::max<std::int64_t>(
-          flat->share * place.coordinate - flat->offset, 0);
-      end = flat->share * (place.coordinate + 1) - flat->offset;
+          flat->share * position.coordinate - flat->offset, 0);
+      end = flat->share * (position.coordinate + 1) - flat->offset;
     }
   }
   return range_of(boxes, begin, end);

@@ -276,14 +276,14 @@ bool is_of_header(const std::string& name) {
 /// addr2line's information on one function; empty if it is of no use.
 std::optional<Stack::Frame> frame_of(
     const std::string& function,
-    const std::string& place) {
+    const std::string& location) {
   const auto name = function.substr(0, function.find_first_of("(<"));
   // Names from the standard library are long; inlined ones lack the prefix.
   if (function.starts_with("??") || name.find("std::") != std::string::npos ||
-      place.find("/include/c++/") != std::string::npos) {
+      location.find("/include/c++/") != std::string::npos) {
     return std::nullopt;
   }
-  std::string line = place.substr(place.rfind('/') + 1);
+  std::string line = location.substr(location.rfind('/') + 1);
   line = line.substr(0, line.find(" (discriminator"));
   const bool has_line = !line.starts_with("??") && !line.ends_with(":?");
   return Stack::Frame{
@@ -307,11 +307,11 @@ void name_lines(const std::string& module, std::vector<Symbol*>& symbols) {
     }
     std::vector<Stack::Frame> frames;
     bool is_known = false;
-    std::string place;
+    std::string location;
     while (std::getline(lines, line) && !line.starts_with("0x") &&
-           std::getline(lines, place)) {
+           std::getline(lines, location)) {
       is_known |= !line.starts_with("??");
-      if (auto frame = frame_of(line, place)) {
+      if (auto frame = frame_of(line, location)) {
         frames.push_back(std::move(*frame));
       }
     }

@@ -56,21 +56,21 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr size_t kMostSteps = 1000;
 
 template <class Times>
-auto& time_of(Times& times, Part part) {
-  return times[static_cast<size_t>(part)];
+auto& time_of(Times& times, StepPhase phase) {
+  return times[static_cast<size_t>(phase)];
 }
 
 template <class Times>
-StepTimes::Parts parts_of(const Times& times) {
+StepTimes::Phases phases_of(const Times& times) {
   return {
-      time_of(times, Part::kData),
-      time_of(times, Part::kForward),
-      time_of(times, Part::kBackward),
-      time_of(times, Part::kCommunication),
-      time_of(times, Part::kOptimizer),
-      time_of(times, Part::kCheckpoint),
-      time_of(times, Part::kCaptured),
-      time_of(times, Part::kUser)};
+      time_of(times, StepPhase::kData),
+      time_of(times, StepPhase::kForward),
+      time_of(times, StepPhase::kBackward),
+      time_of(times, StepPhase::kCommunication),
+      time_of(times, StepPhase::kOptimizer),
+      time_of(times, StepPhase::kCheckpoint),
+      time_of(times, StepPhase::kCaptured),
+      time_of(times, StepPhase::kUser)};
 }
 
 double seconds_between(
@@ -81,23 +81,23 @@ double seconds_between(
 
 } // namespace
 
-const char* words_for(Part part) {
-  switch (part) {
-    case Part::kUser:
+const char* words_for(StepPhase phase) {
+  switch (phase) {
+    case StepPhase::kUser:
       return "in user code";
-    case Part::kData:
+    case StepPhase::kData:
       return "waiting for data";
-    case Part::kForward:
+    case StepPhase::kForward:
       return "in a forward pass";
-    case Part::kBackward:
+    case StepPhase::kBackward:
       return "in a backward pass";
-    case Part::kCommunication:
+    case StepPhase::kCommunication:
       return "waiting in a collective";
-    case Part::kOptimizer:
+    case StepPhase::kOptimizer:
       return "in an optimizer's step";
-    case Part::kCheckpoint:
+    case StepPhase::kCheckpoint:
       return "saving or loading a checkpoint";
-    case Part::kCaptured:
+    case StepPhase::kCaptured:
       return "in a captured step";
   }
   return "";
@@ -126,60 +126,62 @@ RankRecord::RankRecord()
     : since_(Clock::now().time_since_epoch().count()),
       thread_(static_cast<pid_t>(syscall(SYS_gettid))) {}
 
-Part RankRecord::enter(Part part) {
-  const Part before = part_.load(kRelaxed);
-  change(part);
+StepPhase RankRecord::enter(StepPhase phase) {
+  const StepPhase before = phase_.load(kRelaxed);
+  change(phase);
   if (is_captured_) {
     return before;
   }
   // Also for a backward: loaders and forwards of a single process may be
   // torch's own.
-  if (part == Part::kData || part == Part::kForward ||
-      part == Part::kBackward || part == Part::kCaptured) {
+  if (phase == StepPhase::kData || phase == StepPhase::kForward ||
+      phase == StepPhase::kBackward || phase == StepPhase::kCaptured) {
     if (has_updated_) {
       end_step();
     }
     begin_step();
   }
-  is_captured_ = part == Part::kCaptured;
+  is_captured_ = phase == StepPhase::kCaptured;
   return before;
 }
 
-void RankRecord::leave(Part before) {
-  const bool ends_capture = part_.load(kRelaxed) == Part::kCaptured;
+void RankRecord::leave(StepPhase before) {
+  const bool ends_capture = phase_.load(kRelaxed) == StepPhase::kCaptured;
   change(before);
-  if (is_captured_ && ends_capture && before != Part::kCaptured) {
-    mark(Part::kCaptured);
+  if (is_captured_ && ends_capture && before != StepPhase::kCaptured) {
+    mark(StepPhase::kCaptured);
     is_captured_ = false;
   }
 }
 
-void RankRecord::change(Part next) {
+void RankRecord::change(StepPhase next) {
   const auto now = Clock::now();
   const auto begin = since();
   if (is_in_step_) {
-    const Part part = is_captured_ ? Part::kCaptured : part_.load(kRelaxed);
+    const StepPhase phase =
+        is_captured_ ? StepPhase::kCaptured : phase_.load(kRelaxed);
     if (!is_captured_) {
       mark(
-          part == Part::kBackward && has_last_gradient_ ? Part::kCommunication
-                                                        : part);
+          phase == StepPhase::kBackward && has_last_gradient_
+              ? StepPhase::kCommunication
+              : phase);
     }
     auto elapsed = seconds_between(begin, now);
-    if (part == Part::kBackward && last_gradient_ > begin) {
-      time_of(step_, Part::kCommunication) +=
+    if (phase == StepPhase::kBackward && last_gradient_ > begin) {
+      time_of(step_, StepPhase::kCommunication) +=
           seconds_between(last_gradient_, now);
       elapsed = seconds_between(begin, last_gradient_);
     }
-    time_of(step_, part) += elapsed;
+    time_of(step_, phase) += elapsed;
   }
   has_last_gradient_ = false;
   since_.store(now.time_since_epoch().count(), kRelaxed);
-  part_.store(next, kRelaxed);
+  phase_.store(next, kRelaxed);
 }
 
 void RankRecord::note_last_gradient() {
-  if (marks_ && !is_captured_ && part() == Part::kBackward) {
-    mark(Part::kBackward);
+  if (marks_ && !is_captured_ && phase() == StepPhase::kBackward) {
+    mark(StepPhase::kBackward);
     has_last_gradient_ = true;
   }
 }
@@ -206,9 +208,9 @@ void RankRecord::begin_step() {
   }
 }
 
-void RankRecord::mark(Part part) {
+void RankRecord::mark(StepPhase phase) {
   if (marks_ && is_in_step_ && marks_->leave()) {
-    marked_.push_back({.part = part});
+    marked_.push_back({.phase = phase});
   }
 }
 
@@ -223,7 +225,7 @@ void RankRecord::take_marks() {
     if (marked.begins_step) {
       continue;
     }
-    time_of(device_step_, marked.part) += *seconds;
+    time_of(device_step_, marked.phase) += *seconds;
     if (marked.ends_step) {
       add_step(std::exchange(device_step_, {}));
     }
@@ -244,7 +246,7 @@ void RankRecord::end_step() {
 }
 
 void RankRecord::add_step(const Times& step) {
-  for (size_t i = 0; i < kNumParts; ++i) {
+  for (size_t i = 0; i < kNumPhases; ++i) {
     all_steps_[i] += step[i];
   }
   if (last_steps_.size() < kMostSteps) {
@@ -257,7 +259,7 @@ void RankRecord::add_step(const Times& step) {
 
 StepTimes RankRecord::step_times() {
   // The time since the last change belongs to the current step.
-  change(part_.load(kRelaxed));
+  change(phase_.load(kRelaxed));
   if (is_in_step_ && has_updated_) {
     end_step();
     is_in_step_ = false;
@@ -266,13 +268,13 @@ StepTimes RankRecord::step_times() {
   }
   StepTimes times;
   times.num_steps = num_steps_;
-  times.sum = parts_of(all_steps_);
+  times.sum = phases_of(all_steps_);
   const size_t oldest = last_steps_.size() < kMostSteps
                             ? 0
                             : static_cast<size_t>(num_steps_) % kMostSteps;
   for (size_t i = 0; i < last_steps_.size(); ++i) {
     times.last.push_back(
-        parts_of(last_steps_[(oldest + i) % last_steps_.size()]));
+        phases_of(last_steps_[(oldest + i) % last_steps_.size()]));
   }
   return times;
 }

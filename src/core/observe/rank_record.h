@@ -24,8 +24,8 @@ namespace accelerate {
 
 struct Membership;
 
-/// The parts of a step. They nest; time counts for the innermost part.
-enum class Part : uint8_t {
+/// The phases of a step. They nest; time counts for the innermost one.
+enum class StepPhase : uint8_t {
   kUser,
   kData,
   kForward,
@@ -35,10 +35,10 @@ enum class Part : uint8_t {
   kCheckpoint,
   kCaptured,
 };
-inline constexpr size_t kNumParts = 8;
+inline constexpr size_t kNumPhases = 8;
 
 /// "in user code", "waiting for data", ...
-ACCELERATE_INTERNAL const char* words_for(Part part);
+ACCELERATE_INTERNAL const char* words_for(StepPhase phase);
 
 /// A collective as shown in messages. The strings are literals.
 struct ObservedOperation {
@@ -79,9 +79,9 @@ class ACCELERATE_INTERNAL RankRecord {
   RankRecord(const RankRecord&) = delete;
   RankRecord& operator=(const RankRecord&) = delete;
 
-  /// Returns the part that this one interrupts, for `leave`.
-  Part enter(Part part);
-  void leave(Part before);
+  /// Returns the phase that this one interrupts, for `leave`.
+  StepPhase enter(StepPhase phase);
+  void leave(StepPhase before);
   void set_operation(const ObservedOperation& operation);
   void clear_operation();
   /// The purpose of an exchange, if it consists of other collectives.
@@ -112,7 +112,7 @@ class ACCELERATE_INTERNAL RankRecord {
   const Membership* membership() const {
     return membership_.load(std::memory_order_acquire);
   }
-  Part part() const { return part_.load(std::memory_order_relaxed); }
+  StepPhase phase() const { return phase_.load(std::memory_order_relaxed); }
   Clock::time_point since() const {
     return Clock::time_point(
         Clock::duration(since_.load(std::memory_order_relaxed)));
@@ -127,7 +127,7 @@ class ACCELERATE_INTERNAL RankRecord {
   std::string operation() const;
 
  private:
-  std::atomic<Part> part_ = Part::kUser;
+  std::atomic<StepPhase> phase_ = StepPhase::kUser;
   std::atomic<Clock::rep> since_;
   std::atomic<const Membership*> membership_ = nullptr;
   std::atomic<const char*> name_ = nullptr;
@@ -139,31 +139,31 @@ class ACCELERATE_INTERNAL RankRecord {
   std::array<std::atomic<int64_t>, ObservedOperation::kMaxDims> sizes_ = {};
   pid_t thread_;
 
-  using Times = std::array<double, kNumParts>;
+  using Times = std::array<double, kNumPhases>;
   /// This thread is now in `next`.
-  void change(Part next);
+  void change(StepPhase next);
   void begin_step();
   void end_step();
   void add_step(const Times& step);
-  /// Attributes the time since the last change to `part`.
-  void mark(Part part);
+  /// Attributes the time since the last change to `phase`.
+  void mark(StepPhase phase);
   void take_marks();
   Times step_ = {};
   bool is_in_step_ = false;
   bool has_updated_ = false;
-  /// Parts inside a captured step are not counted separately.
+  /// Phases inside a captured step are not counted separately.
   bool is_captured_ = false;
   Clock::time_point last_gradient_ = {};
 
-  /// The part that each pending mark ends.
-  struct MarkedPart {
-    Part part = Part::kUser;
+  /// The phase that each pending mark ends.
+  struct MarkedPhase {
+    StepPhase phase = StepPhase::kUser;
     bool begins_step = false;
     bool ends_step = false;
   };
   std::function<std::unique_ptr<DeviceMarks>()> make_marks_;
   std::unique_ptr<DeviceMarks> marks_;
-  std::deque<MarkedPart> marked_;
+  std::deque<MarkedPhase> marked_;
   Times device_step_ = {};
   bool has_last_gradient_ = false;
 
@@ -176,25 +176,25 @@ class ACCELERATE_INTERNAL RankRecord {
   std::string topic_;
 };
 
-/// This thread is in `part` during its lifetime.
-class PartScope {
+/// This thread is in `phase` during its lifetime.
+class PhaseScope {
  public:
-  explicit PartScope(Part part)
-      : record_(RankRecord::of_this_thread()), before_(record_.enter(part)) {}
-  ~PartScope() { record_.leave(before_); }
-  PartScope(const PartScope&) = delete;
-  PartScope& operator=(const PartScope&) = delete;
+  explicit PhaseScope(StepPhase phase)
+      : record_(RankRecord::of_this_thread()), before_(record_.enter(phase)) {}
+  ~PhaseScope() { record_.leave(before_); }
+  PhaseScope(const PhaseScope&) = delete;
+  PhaseScope& operator=(const PhaseScope&) = delete;
 
  private:
   RankRecord& record_;
-  Part before_;
+  StepPhase before_;
 };
 
 /// This thread waits in `operation` during its lifetime.
 class OperationScope {
  public:
   OperationScope(
-      Part part,
+      StepPhase phase,
       const Membership* membership,
       const ObservedOperation& operation)
       : record_(RankRecord::of_this_thread()) {
@@ -202,7 +202,7 @@ class OperationScope {
       record_.join(*membership);
     }
     record_.set_operation(operation);
-    before_ = record_.enter(part);
+    before_ = record_.enter(phase);
   }
   ~OperationScope() {
     record_.clear_operation();
@@ -213,7 +213,7 @@ class OperationScope {
 
  private:
   RankRecord& record_;
-  Part before_;
+  StepPhase before_;
 };
 
 /// Operations of this thread belong to `topic` during its lifetime.

@@ -46,7 +46,7 @@ std::span<const Stack::Frame> frames_to_show(const Stack& stack) {
 }
 
 /// Equal for ranks at the same position in user code.
-std::string place_of(const Stack& stack) {
+std::string location_of(const Stack& stack) {
   auto frames = frames_to_show(stack);
   if (!frames.empty() && !frames[0].is_users) {
     // No user frame: how a library got there is not interesting.
@@ -60,7 +60,7 @@ std::string place_of(const Stack& stack) {
 }
 
 /// Inner functions of the innermost frame, after the line that called them.
-std::string places_of(const RankReport& report) {
+std::string locations_of(const RankReport& report) {
   std::string text;
   for (const auto& frame : frames_to_show(report.stack)) {
     const auto& innermost = report.stack.frames[0];
@@ -120,7 +120,7 @@ bool is_there(const RankReport& report, const Expected& expected) {
 // A rank in a backward that others wait for is computing.
 bool waits_for_others(const RankReport& report, const Expected& expected) {
   return report.waits &&
-         (is_there(report, expected) || report.part != Part::kBackward);
+         (is_there(report, expected) || report.phase != StepPhase::kBackward);
 }
 
 bool is_slow(
@@ -159,7 +159,7 @@ std::string describe(
         what,
         moved);
   }
-  std::string doing = words_for(report.part);
+  std::string doing = words_for(report.phase);
   if (!report.operation.empty()) {
     doing += str_cat(" (", as_called(report.operation), ")");
   }
@@ -205,7 +205,7 @@ std::string encode(const RankReport& report) {
       {"world_size", report.world_size},
       {"host", report.host},
       {"pid", report.pid},
-      {"part", static_cast<int>(report.part)},
+      {"part", static_cast<int>(report.phase)},
       {"waits", report.waits},
       {"seconds", report.seconds},
       {"operation", report.operation},
@@ -222,12 +222,12 @@ RankReport decode_report(const std::string& text) {
     report.world_size = json.at("world_size").get<int>();
     report.host = json.at("host").get<std::string>();
     report.pid = json.at("pid").get<int>();
-    const int part = json.at("part").get<int>();
-    if (part < 0 || part >= static_cast<int>(kNumParts)) {
+    const int phase = json.at("part").get<int>();
+    if (phase < 0 || phase >= static_cast<int>(kNumPhases)) {
       throw DataError(str_cat(
-          "[hang] The report of a rank contains the unknown part ", part));
+          "[hang] The report of a rank contains the unknown part ", phase));
     }
-    report.part = static_cast<Part>(part);
+    report.phase = static_cast<StepPhase>(phase);
     report.waits = json.at("waits").get<bool>();
     report.seconds = json.at("seconds").get<double>();
     report.operation = printable(json.at("operation").get<std::string>());
@@ -251,7 +251,7 @@ bool is_hang(
     double threshold) {
   return std::any_of(reports.begin(), reports.end(), [&](const auto& one) {
     return one.waits && one.seconds >= threshold &&
-           (one.part != Part::kBackward || differ(reports, silent));
+           (one.phase != StepPhase::kBackward || differ(reports, silent));
   });
 }
 
@@ -281,8 +281,8 @@ std::string describe_hang(
     alike[{!(report.waits && is_there(report, expected)),
            report.operation,
            report.number,
-           place_of(report.stack),
-           static_cast<int>(report.part),
+           location_of(report.stack),
+           static_cast<int>(report.phase),
            report.seconds < threshold}]
         .push_back(&report);
     longest = report.waits ? std::max(longest, report.seconds) : longest;
@@ -316,7 +316,7 @@ std::string describe_hang(
         name_ranks(ranks),
         ": ",
         describe(**shortest, (*longest)->seconds, expected, threshold),
-        places_of(**shortest));
+        locations_of(**shortest));
   }
   for (const auto& rank : silent) {
     text += str_cat("\n  rank ", rank.rank, ": ", describe(rank));
@@ -327,7 +327,7 @@ std::string describe_hang(
 std::string describe_ranks(const std::vector<RankReport>& reports) {
   std::string text;
   for (const auto& report : reports) {
-    std::string doing = words_for(report.part);
+    std::string doing = words_for(report.phase);
     if (report.waits) {
       doing = str_cat(
           "waiting in ",
@@ -349,7 +349,7 @@ std::string describe_ranks(const std::vector<RankReport>& reports) {
         doing,
         " for ",
         seconds_text(report.seconds),
-        places_of(report),
+        locations_of(report),
         '\n');
   }
   return text;

@@ -28,7 +28,7 @@ struct RankReport {
   int world_size = 1;
   std::string host = {};
   int pid = 0;
-  Part part = Part::kUser;
+  StepPhase phase = StepPhase::kUser;
   /// Whether it can only continue when other ranks arrive.
   bool waits = false;
   /// The time since the last change.

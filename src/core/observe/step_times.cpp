@@ -10,36 +10,36 @@
 namespace accelerate {
 namespace {
 
-struct PartOfStep {
-  double StepTimes::Parts::*time;
+struct PhaseInfo {
+  double StepTimes::Phases::*time;
   const char* name;
   /// The share from which improvement is worthwhile, and the advice.
   double much;
   const char* advice;
 };
 
-constexpr std::array<PartOfStep, 8> kPartsOfStep = {{
-    {&StepTimes::Parts::data,
+constexpr std::array<PhaseInfo, 8> kStepPhases = {{
+    {&StepTimes::Phases::data,
      "waits for data",
      0.15,
      "raise num_workers, or make the dataset faster"},
-    {&StepTimes::Parts::forward, "forward", 2, ""},
-    {&StepTimes::Parts::backward, "backward", 2, ""},
-    {&StepTimes::Parts::communication,
+    {&StepTimes::Phases::forward, "forward", 2, ""},
+    {&StepTimes::Phases::backward, "backward", 2, ""},
+    {&StepTimes::Phases::communication,
      "waits for other ranks",
      0.2,
      "accumulate gradients, compress them, or check whether one rank is slower "
      "than the others"},
-    {&StepTimes::Parts::optimizer,
+    {&StepTimes::Phases::optimizer,
      "optimizer",
      0.3,
      "use a fused optimizer (accelerate::optim, or fused=True)"},
-    {&StepTimes::Parts::checkpoint,
+    {&StepTimes::Phases::checkpoint,
      "checkpoints",
      0.1,
      "save asynchronously or less often"},
-    {&StepTimes::Parts::captured, "captured step", 2, ""},
-    {&StepTimes::Parts::other,
+    {&StepTimes::Phases::captured, "captured step", 2, ""},
+    {&StepTimes::Phases::other,
      "user code",
      0.25,
      "look for slow code in the loop: .item(), logging, evaluation"},
@@ -51,10 +51,10 @@ int64_t percent(double share) {
 
 } // namespace
 
-double StepTimes::Parts::total() const {
+double StepTimes::Phases::total() const {
   double sum = 0;
-  for (const auto& part : kPartsOfStep) {
-    sum += this->*part.time;
+  for (const auto& phase : kStepPhases) {
+    sum += this->*phase.time;
   }
   return sum;
 }
@@ -64,8 +64,8 @@ std::string StepTimes::summary() const {
   if (num_steps == 0 || total <= 0) {
     return {};
   }
-  auto parts = kPartsOfStep;
-  std::stable_sort(parts.begin(), parts.end(), [&](auto& a, auto& b) {
+  auto phases = kStepPhases;
+  std::stable_sort(phases.begin(), phases.end(), [&](auto& a, auto& b) {
     return sum.*a.time > sum.*b.time;
   });
   const double milliseconds = total / static_cast<double>(num_steps) * 1e3;
@@ -75,17 +75,17 @@ std::string StepTimes::summary() const {
       std::round(milliseconds * 100) / 100,
       " ms:");
   const char* before = " ";
-  for (const auto& part : parts) {
-    if (const auto share = percent(sum.*part.time / total); share > 0) {
-      text += str_cat(before, share, " % ", part.name);
+  for (const auto& phase : phases) {
+    if (const auto share = percent(sum.*phase.time / total); share > 0) {
+      text += str_cat(before, share, " % ", phase.name);
       before = ", ";
     }
   }
   const auto worst =
-      std::find_if(parts.begin(), parts.end(), [&](const auto& part) {
-        return sum.*part.time >= part.much * total;
+      std::find_if(phases.begin(), phases.end(), [&](const auto& phase) {
+        return sum.*phase.time >= phase.much * total;
       });
-  if (worst == parts.end()) {
+  if (worst == phases.end()) {
     return text + "\ncomputing takes most of the step";
   }
   const auto share = percent(sum.*worst->time / total);

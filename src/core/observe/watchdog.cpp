@@ -50,7 +50,7 @@ std::shared_ptr<RankRecord> record_of(const Membership& membership) {
   std::shared_ptr<RankRecord> found;
   for (auto& record : RankRecord::all()) {
     if (record->membership() == &membership &&
-        (!found || record->part() == Part::kCommunication)) {
+        (!found || record->phase() == StepPhase::kCommunication)) {
       found = std::move(record);
     }
   }
@@ -215,7 +215,7 @@ void Watchdog::watch_script() {
   for (const auto* membership : memberships()) {
     const auto record = record_of(*membership);
     if (membership->world_size > 1 && has_script_stack() && record &&
-        record->part() == Part::kUser &&
+        record->phase() == StepPhase::kUser &&
         now - record->since() >= interval_for(*membership)) {
       note_script(script_stack());
       return;
@@ -255,13 +255,14 @@ std::optional<Watchdog::Clock::time_point> Watchdog::waits_since(
   if (!record || membership.world_size == 1) {
     return std::nullopt;
   }
-  const auto part = record->part();
-  if (part == Part::kCommunication ||
-      (part == Part::kBackward && !record->operation().empty())) {
+  const auto phase = record->phase();
+  if (phase == StepPhase::kCommunication ||
+      (phase == StepPhase::kBackward && !record->operation().empty())) {
     return record->since();
   }
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (part == Part::kUser && script_ && script_->since > record->since()) {
+  if (phase == StepPhase::kUser && script_ &&
+      script_->since > record->since()) {
     return script_->since;
   }
   return std::nullopt;
@@ -277,7 +278,8 @@ bool Watchdog::is_due(const Membership& membership) {
   const auto begin = since->time_since_epoch().count();
   const bool is_quiet = begin <= membership.quiet_from &&
                         now.time_since_epoch().count() < membership.quiet_until;
-  return !is_quiet && (begin != membership.told_of || !membership.is_settled);
+  return !is_quiet &&
+         (begin != membership.reported_wait || !membership.is_final);
 }
 
 bool Watchdog::has_news(
@@ -286,10 +288,10 @@ bool Watchdog::has_news(
     const std::vector<SilentRank>& silent) {
   const double threshold = seconds_from(membership.threshold);
   const auto since = waits_since(membership);
-  const bool was_told =
-      since && since->time_since_epoch().count() == membership.told_of;
+  const bool was_reported =
+      since && since->time_since_epoch().count() == membership.reported_wait;
   return is_due(membership) && is_hang(reports, silent, threshold) &&
-         !(was_told && names_slow_rank(reports, threshold));
+         !(was_reported && names_slow_rank(reports, threshold));
 }
 
 // Each query stays in the store; even in a wait of hours there are only few.
@@ -300,28 +302,28 @@ void Watchdog::be_quiet_after(Membership& membership, Clock::duration waited) {
   membership.quiet_until = (now + quiet).time_since_epoch().count();
 }
 
-void Watchdog::note_told(
+void Watchdog::note_reported(
     Membership& membership,
     Clock::time_point since,
     bool by_this_rank,
-    bool is_settled) {
-  if (!is_settled) {
+    bool is_final) {
+  if (!is_final) {
     be_quiet_after(membership, Clock::now() - since);
   }
-  membership.is_settled = is_settled;
-  membership.told_of = since.time_since_epoch().count();
+  membership.is_final = is_final;
+  membership.reported_wait = since.time_since_epoch().count();
   membership.has_spoken = by_this_rank;
 }
 
-void Watchdog::note_nothing_told(Membership& membership) {
+void Watchdog::note_nothing_to_report(Membership& membership) {
   const auto now = Clock::now();
   be_quiet_after(membership, now - waits_since(membership).value_or(now));
 }
 
 void Watchdog::note_asked(Membership& membership) {
   const auto record = record_of(membership);
-  if (record && record->part() == Part::kData) {
-    membership.has_told_of_data = true;
+  if (record && record->phase() == StepPhase::kData) {
+    membership.has_reported_data_wait = true;
   }
 }
 
@@ -344,9 +346,9 @@ RankReport Watchdog::look(const Membership& membership) {
   }
   auto script = script_stack();
   note_script(script);
-  report.part = record->part();
+  report.phase = record->phase();
   auto waits = waits_since(membership);
-  if (report.part == Part::kUser && !script) {
+  if (report.phase == StepPhase::kUser && !script) {
     waits.reset(); // a thread that keeps the interpreter is computing
   }
   const Clock::time_point moved{Clock::duration(membership.counted_at)};
@@ -406,10 +408,10 @@ void Watchdog::watch_threads(const std::string& threads_of) {
   for (auto* rank : ranks) {
     const auto since = waits_since(*rank);
     if (since && says) {
-      note_told(
+      note_reported(
           *rank, *since, rank == *due, !names_slow_rank(reports, threshold));
     } else if (is_due(*rank)) {
-      note_nothing_told(*rank);
+      note_nothing_to_report(*rank);
     }
     note_asked(*rank);
   }
@@ -421,12 +423,13 @@ void Watchdog::watch_data(Membership& membership) {
       membership.threshold +
       (membership.world_size == 1 ? milliseconds(0) : kPeersPatience);
   const auto record = record_of(membership);
-  if (!record || record->part() != Part::kData || membership.has_told_of_data ||
+  if (!record || record->phase() != StepPhase::kData ||
+      membership.has_reported_data_wait ||
       Clock::now() - record->since() < patience) {
     return;
   }
   // Once: a loader that is sometimes slow is a matter for step times.
-  membership.has_told_of_data = true;
+  membership.has_reported_data_wait = true;
   say("[hang] The data loader has not returned a batch for a while. Check its "
       "dataset and its workers:\n  " +
       describe_ranks({look(membership)}));
@@ -450,15 +453,15 @@ void Watchdog::watch_store(Membership& membership) {
           {look(membership)}, {holder}, seconds_from(membership.threshold)) +
       "\n  it hosts the store through which ranks query each other, so the "
       "state of the other ranks is unknown");
-  note_told(membership, *since, true, true);
+  note_reported(membership, *since, true, true);
 }
 
 void Watchdog::watch_end(Membership& membership) {
   const auto since = waits_since(membership);
-  if (membership.has_spoken &&
-      (!since || since->time_since_epoch().count() != membership.told_of)) {
+  if (membership.has_spoken && (!since || since->time_since_epoch().count() !=
+                                              membership.reported_wait)) {
     membership.has_spoken = false;
-    const Clock::time_point begin{Clock::duration(membership.told_of)};
+    const Clock::time_point begin{Clock::duration(membership.reported_wait)};
     say(str_cat(
         "[hang] rank ",
         membership.rank,

@@ -45,15 +45,15 @@ struct Membership {
   /// start time.
   std::atomic<Clock::rep> asking_since = 0;
   /// The last wait that a message was written for, by this rank or another.
-  std::atomic<Clock::rep> told_of = 0;
+  std::atomic<Clock::rep> reported_wait = 0;
   std::atomic<bool> has_spoken = false;
   /// Whether that message called no rank slow, and so stays true.
-  std::atomic<bool> is_settled = true;
+  std::atomic<bool> is_final = true;
   /// A wait that began at the first time is not queried again until the second,
   /// because there was nothing to report, or a rank was slow.
   std::atomic<Clock::rep> quiet_from = 0;
   std::atomic<Clock::rep> quiet_until = 0;
-  std::atomic<bool> has_told_of_data = false;
+  std::atomic<bool> has_reported_data_wait = false;
 };
 
 /// The option, or the variable, or 10 seconds. Throws `ConfigError`.
@@ -87,14 +87,14 @@ class ACCELERATE_INTERNAL Watchdog {
       const std::vector<RankReport>& reports,
       const std::vector<SilentRank>& silent);
   /// A message was written about its wait since then, by this rank or another.
-  static void note_told(
+  static void note_reported(
       Membership& membership,
       Clock::time_point since,
       bool by_this_rank,
-      bool is_settled);
+      bool is_final);
   /// Ranks were queried, but there was nothing to report about its wait. They
   /// are queried again when it has waited twice as long.
-  void note_nothing_told(Membership& membership);
+  void note_nothing_to_report(Membership& membership);
   /// Another rank will name this one in its message, so a loader that it waits
   /// for needs no message of its own.
   void note_asked(Membership& membership);

@@ -86,7 +86,7 @@ tasks_on_node(const EnvReader& env, int node, int local_rank) {
   return std::nullopt;
 }
 
-Rendezvous meeting_point(const EnvReader& env) {
+Rendezvous rendezvous_of(const EnvReader& env) {
   Rendezvous point;
   for (const char* name :
        {variables::kSlurmStepNodes,
@@ -168,7 +168,7 @@ std::optional<ProcessEnvironment> detect_slurm(
           tasks_on_node(env, topology.node_rank, topology.local_rank)) {
     topology.local_world_size = *here;
   }
-  found->rendezvous = read_rendezvous(env, meeting_point(env));
+  found->rendezvous = read_rendezvous(env, rendezvous_of(env));
   found->job = name_of_job(env);
   return found;
 }

@@ -66,11 +66,11 @@ Checkpoint::Checkpoint(const fs::path& path)
 
 void Checkpoint::open_index(const fs::path& path) {
   const ShardIndex index = read_index(path);
-  std::map<std::string, std::size_t> places;
+  std::map<std::string, std::size_t> indices;
   for (const auto& [tensor, file] : index.weight_map) {
-    places.emplace(file, 0);
+    indices.emplace(file, 0);
   }
-  for (auto& [name, place] : places) {
+  for (auto& [name, file_index] : indices) {
     const fs::path file = path.parent_path() / name;
     if (!is_there(file)) {
       throw InvalidIndexError(str_cat(
@@ -80,12 +80,12 @@ void Checkpoint::open_index(const fs::path& path) {
           shown(name),
           ", which is missing from its folder; download or copy it too"));
     }
-    place = files_.size();
+    file_index = files_.size();
     files_.emplace_back(file);
   }
   for (const auto& [tensor, file] : index.weight_map) {
-    const std::size_t place = places.at(file);
-    if (!files_[place].contains(tensor)) {
+    const std::size_t file_index = indices.at(file);
+    if (!files_[file_index].contains(tensor)) {
       throw InvalidIndexError(str_cat(
           "[safetensors] the index '",
           path.string(),
@@ -96,7 +96,7 @@ void Checkpoint::open_index(const fs::path& path) {
           ", which does not contain it; the index and the files come from "
           "different saves"));
     }
-    file_of_.emplace(tensor, place);
+    file_of_.emplace(tensor, file_index);
   }
 }
 
@@ -104,8 +104,8 @@ std::vector<TensorView> Checkpoint::tensors() const {
   std::vector<TensorView> all;
   for (std::size_t i = 0; i < files_.size(); ++i) {
     for (const auto& tensor : files_[i].tensors()) {
-      const auto place = file_of_.find(tensor.name);
-      if (place != file_of_.end() && place->second == i) {
+      const auto found = file_of_.find(tensor.name);
+      if (found != file_of_.end() && found->second == i) {
         all.push_back(tensor);
       }
     }
@@ -118,8 +118,8 @@ bool Checkpoint::contains(const std::string& name) const {
 }
 
 const TensorView& Checkpoint::tensor(const std::string& name) const {
-  const auto place = file_of_.find(name);
-  if (place == file_of_.end()) {
+  const auto found = file_of_.find(name);
+  if (found == file_of_.end()) {
     throw TensorNotFoundError(str_cat(
         "[safetensors] '",
         path_.string(),
@@ -129,7 +129,7 @@ const TensorView& Checkpoint::tensor(const std::string& name) const {
         file_of_.size(),
         " others); check the name"));
   }
-  return files_[place->second].tensor(name);
+  return files_[found->second].tensor(name);
 }
 
 void merge(const Checkpoint& source, const fs::path& target, bool sync) {

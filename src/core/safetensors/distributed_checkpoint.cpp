@@ -47,7 +47,7 @@ constexpr TorchDtype kDtypes[] = {
 };
 
 /// The elements of one part in memory, with any strides.
-struct Part {
+struct StoredPiece {
   std::span<const std::byte> data = {};
   Shape strides = {};
 };
@@ -64,13 +64,13 @@ std::optional<std::int64_t> count_of(const Shape& shape) {
   return count;
 }
 
-// Copies `part` into `whole` at `begin`, row by row of the last dimension.
-void copy_part(
+// Copies `piece` into `whole` at `begin`, row by row of the last dimension.
+void copy_piece(
     std::byte* whole,
     const Shape& shape,
     const Shape& begin,
     const Shape& sizes,
-    const Part& part,
+    const StoredPiece& piece,
     std::int64_t element) {
   const std::size_t rank = shape.size();
   const std::int64_t row = rank == 0 ? 1 : sizes.back();
@@ -80,19 +80,19 @@ void copy_part(
     std::int64_t from = 0;
     for (std::size_t i = 0; i < rank; ++i) {
       to = to * shape[i] + begin[i] + at[i];
-      from += at[i] * part.strides[i];
+      from += at[i] * piece.strides[i];
     }
-    const std::int64_t stride = rank == 0 ? 1 : part.strides.back();
+    const std::int64_t stride = rank == 0 ? 1 : piece.strides.back();
     if (stride == 1) {
       std::memcpy(
           whole + to * element,
-          part.data.data() + from * element,
+          piece.data.data() + from * element,
           static_cast<std::size_t>(row * element));
     } else {
       for (std::int64_t i = 0; i < row; ++i) {
         std::memcpy(
             whole + (to + i) * element,
-            part.data.data() + (from + i * stride) * element,
+            piece.data.data() + (from + i * stride) * element,
             static_cast<std::size_t>(element));
       }
     }
@@ -122,14 +122,14 @@ class DistributedReader {
         folder_ / kMetadataName, "[merge-weights]", "checkpoint's metadata");
     const Pickle pickle(file.bytes(), str_cat(where_, " has a .metadata that"));
     const PickleValue& root = object(pickle.root(), "Metadata");
-    read_places(field(root, "storage_data"));
+    read_locations(field(root, "storage_data"));
     if (const auto* const paths = root.find("planner_data");
         paths != nullptr && paths->is(Kind::kDict)) {
       for_each(*paths, [&](const auto& key, const auto& value) {
         keys_[text(key)] = &value;
       });
     }
-    num_parts_left_ = file.bytes().size();
+    num_pieces_left_ = file.bytes().size();
     for_each(
         field(root, "state_dict_metadata"),
         [&](const auto& key, const auto& value) {
@@ -145,7 +145,7 @@ class DistributedReader {
   }
 
  private:
-  struct Place {
+  struct Location {
     std::string file = {};
     std::uint64_t begin = 0;
     std::uint64_t size = 0;
@@ -227,7 +227,7 @@ class DistributedReader {
 
   // --- the metadata --------------------------------------------------------
 
-  void read_places(const PickleValue& dict) {
+  void read_locations(const PickleValue& dict) {
     for_each(dict, [&](const PickleValue& key, const PickleValue& value) {
       const PickleValue& index = object(key, "MetadataIndex");
       const auto* const offset = index.find("offset");
@@ -240,16 +240,18 @@ class DistributedReader {
       if (transforms != nullptr && !transforms->is(Kind::kNone)) {
         refuse("has compressed parts");
       }
-      Place place{.file = text(field(info, "relative_path"))};
+      Location location{.file = text(field(info, "relative_path"))};
       const std::int64_t begin = number(field(info, "offset"));
       const std::int64_t size = number(field(info, "length"));
-      if (place.file.empty() || begin < 0 || size < 0 ||
-          place.file.find('/') != std::string::npos || place.file[0] == '.') {
-        refuse(str_cat("names the file '", place.file, "'"));
+      if (location.file.empty() || begin < 0 || size < 0 ||
+          location.file.find('/') != std::string::npos ||
+          location.file[0] == '.') {
+        refuse(str_cat("names the file '", location.file, "'"));
       }
-      place.begin = static_cast<std::uint64_t>(begin);
-      place.size = static_cast<std::uint64_t>(size);
-      places_[{text(field(index, "fqn")), size_of(*offset)}] = std::move(place);
+      location.begin = static_cast<std::uint64_t>(begin);
+      location.size = static_cast<std::uint64_t>(size);
+      locations_[{text(field(index, "fqn")), size_of(*offset)}] =
+          std::move(location);
     });
   }
 
@@ -265,7 +267,7 @@ class DistributedReader {
     tensor.dtype = dtype.dtype;
     const auto element = safetensors::dtype_bits(tensor.dtype) / 8;
     const auto count = count_of(tensor.shape);
-    const auto& parts = of(field(fields, "chunks"), Kind::kList).items;
+    const auto& chunks = of(field(fields, "chunks"), Kind::kList).items;
     // Do not allocate memory for data that is in no file.
     if (!count || !is_backed(*count * element)) {
       refuse(
@@ -275,12 +277,12 @@ class DistributedReader {
         static_cast<std::size_t>(*count * element));
     std::int64_t num_found = 0;
     std::set<Shape> begins;
-    if (parts.size() > num_parts_left_) {
+    if (chunks.size() > num_pieces_left_) {
       refuse(str_cat("has too many parts of '", name, "'"));
     }
-    num_parts_left_ -= parts.size();
-    for (const auto* part : parts) {
-      num_found += read_part(tensor, dtype, *part, data, begins);
+    num_pieces_left_ -= chunks.size();
+    for (const auto* piece : chunks) {
+      num_found += read_piece(tensor, dtype, *piece, data, begins);
     }
     if (num_found != *count) {
       refuse(str_cat(
@@ -306,7 +308,7 @@ class DistributedReader {
         ", which this version cannot read"));
   }
 
-  std::int64_t read_part(
+  std::int64_t read_piece(
       const TensorView& tensor,
       const TorchDtype& dtype,
       const PickleValue& value,
@@ -329,13 +331,14 @@ class DistributedReader {
     if (count == 0) {
       return 0;
     }
-    const auto place = places_.find({tensor.name, begin});
-    if (place == places_.end()) {
+    const auto location = locations_.find({tensor.name, begin});
+    if (location == locations_.end()) {
       refuse(str_cat("does not say where a part of '", tensor.name, "' is"));
     }
     const auto element = safetensors::dtype_bits(tensor.dtype) / 8;
-    const Part part = open_part(tensor.name, dtype, place->second, sizes);
-    copy_part(data.data(), tensor.shape, begin, sizes, part, element);
+    const StoredPiece piece =
+        open_piece(tensor.name, dtype, location->second, sizes);
+    copy_piece(data.data(), tensor.shape, begin, sizes, piece, element);
     return count;
   }
 
@@ -357,28 +360,33 @@ class DistributedReader {
 
   std::span<const std::byte> bytes_of(
       const std::string& name,
-      const Place& place) {
-    auto& file = files_[place.file];
+      const Location& location) {
+    auto& file = files_[location.file];
     if (file == nullptr) {
       file = std::make_unique<MappedFile>(
-          folder_ / place.file, "[merge-weights]", "part of a checkpoint");
+          folder_ / location.file, "[merge-weights]", "part of a checkpoint");
     }
     const auto bytes = file->bytes();
-    if (place.begin > bytes.size() || place.size > bytes.size() - place.begin) {
+    if (location.begin > bytes.size() ||
+        location.size > bytes.size() - location.begin) {
       refuse(str_cat(
-          "has a file '", place.file, "' that ends before '", name, "' does"));
+          "has a file '",
+          location.file,
+          "' that ends before '",
+          name,
+          "' does"));
     }
-    return bytes.subspan(place.begin, place.size);
+    return bytes.subspan(location.begin, location.size);
   }
 
   /// A part as written by torch.save.
-  Part open_part(
+  StoredPiece open_piece(
       const std::string& name,
       const TorchDtype& dtype,
-      const Place& place,
+      const Location& location,
       const Shape& sizes) {
     const std::string where = str_cat(where_, " has '", name, "', which");
-    const StoredZip zip(bytes_of(name, place), where);
+    const StoredZip zip(bytes_of(name, location), where);
     const Pickle pickle(zip.entry("data.pkl"), where);
     const PickleValue& root = pickle.root();
     const auto byte_order = zip.entry("byteorder");
@@ -404,15 +412,15 @@ class DistributedReader {
     const auto data = zip.entry("data/" + text(*storage[2]));
     const std::int64_t element = safetensors::dtype_bits(dtype.dtype) / 8;
     const std::int64_t first = number(*arguments[1]);
-    Part part{.strides = numbers(*arguments[3])};
+    StoredPiece piece{.strides = numbers(*arguments[3])};
     const auto available = static_cast<std::int64_t>(data.size()) / element;
     bool fits = numbers(*arguments[2]) == sizes &&
-                part.strides.size() == sizes.size() && first >= 0 &&
+                piece.strides.size() == sizes.size() && first >= 0 &&
                 first < available;
     std::int64_t last = first;
     for (std::size_t i = 0; fits && i < sizes.size(); ++i) {
       const std::int64_t steps = sizes[i] - 1;
-      const std::int64_t stride = part.strides[i];
+      const std::int64_t stride = piece.strides[i];
       fits = stride >= 0 &&
              (steps == 0 || stride <= (available - 1 - last) / steps);
       last += fits ? steps * stride : 0;
@@ -420,8 +428,8 @@ class DistributedReader {
     if (!fits) {
       refuse(str_cat("has a part of '", name, "' with a different shape"));
     }
-    part.data = data.subspan(static_cast<std::size_t>(first * element));
-    return part;
+    piece.data = data.subspan(static_cast<std::size_t>(first * element));
+    return piece;
   }
 
   // --- names ---------------------------------------------------------------
@@ -431,16 +439,16 @@ class DistributedReader {
     if (path == keys_.end()) {
       return {name};
     }
-    std::vector<std::string> parts;
+    std::vector<std::string> names;
     const auto& items = of(*path->second, Kind::kTuple).items;
     if (items.size() > kMaxFields) {
       refuse(str_cat("has a path for '", name, "' that is too long"));
     }
-    for (const auto* part : items) {
-      parts.push_back(
-          part->is(Kind::kNumber) ? std::to_string(part->number) : text(*part));
+    for (const auto* key : items) {
+      names.push_back(
+          key->is(Kind::kNumber) ? std::to_string(key->number) : text(*key));
     }
-    return parts;
+    return names;
   }
 
   /// As in the original, without the key that a whole model was saved under.
@@ -452,9 +460,9 @@ class DistributedReader {
         });
     for (std::size_t i = 0; i < paths_.size(); ++i) {
       std::string name;
-      for (std::size_t part = has_key ? 1 : 0; part < paths_[i].size();
-           ++part) {
-        name += (name.empty() ? "" : ".") + paths_[i][part];
+      for (std::size_t level = has_key ? 1 : 0; level < paths_[i].size();
+           ++level) {
+        name += (name.empty() ? "" : ".") + paths_[i][level];
       }
       checkpoint_.tensors_[i].name = name;
     }
@@ -463,11 +471,11 @@ class DistributedReader {
   const fs::path& folder_;
   std::string where_;
   DistributedCheckpoint& checkpoint_;
-  std::map<std::pair<std::string, Shape>, Place> places_;
+  std::map<std::pair<std::string, Shape>, Location> locations_;
   std::map<std::string, std::unique_ptr<MappedFile>> files_;
   std::map<std::string, const PickleValue*> keys_;
   std::vector<std::vector<std::string>> paths_;
-  std::size_t num_parts_left_ = 0;
+  std::size_t num_pieces_left_ = 0;
   /// Bytes of the files not yet assigned to a tensor; -1: not counted.
   std::int64_t num_left_ = -1;
 };

@@ -13,16 +13,16 @@ struct File::Impl {
       : path(file),
         mapping(file, "safetensors", "safetensors file"),
         contents(parse(mapping.bytes(), file.string())) {
-    places.reserve(contents.tensors.size());
+    indices.reserve(contents.tensors.size());
     for (std::size_t i = 0; i < contents.tensors.size(); ++i) {
-      places.emplace(contents.tensors[i].name, i);
+      indices.emplace(contents.tensors[i].name, i);
     }
   }
 
   std::filesystem::path path;
   MappedFile mapping;
   Contents contents;
-  std::unordered_map<std::string_view, std::size_t> places;
+  std::unordered_map<std::string_view, std::size_t> indices;
 };
 
 File::File(const std::filesystem::path& path)
@@ -45,13 +45,13 @@ const std::vector<TensorView>& File::tensors() const {
 }
 
 bool File::contains(const std::string& name) const {
-  return impl_->places.contains(name);
+  return impl_->indices.contains(name);
 }
 
 const TensorView& File::tensor(const std::string& name) const {
-  const auto place = impl_->places.find(name);
-  if (place != impl_->places.end()) {
-    return tensors()[place->second];
+  const auto found = impl_->indices.find(name);
+  if (found != impl_->indices.end()) {
+    return tensors()[found->second];
   }
   std::string some;
   for (const auto& tensor :

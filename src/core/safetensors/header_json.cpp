@@ -22,7 +22,7 @@ class HeaderReader : public JsonEvents {
   }
 
  private:
-  enum class Place { kStart, kTop, kMetadata, kTensor, kShape, kOffsets };
+  enum class Section { kStart, kTop, kMetadata, kTensor, kShape, kOffsets };
   enum class Field { kDtype, kShape, kOffsets };
 
   bool on_key(std::string& key) override;
@@ -41,7 +41,7 @@ class HeaderReader : public JsonEvents {
 
   const std::string& source_;
   HeaderJson header_;
-  Place place_ = Place::kStart;
+  Section section_ = Section::kStart;
   std::string key_; // of the entry, or of the metadata
   bool has_metadata_ = false;
   Field field_ = Field::kDtype;
@@ -50,9 +50,9 @@ class HeaderReader : public JsonEvents {
 };
 
 std::string HeaderReader::where() const {
-  const bool is_in_tensor = place_ == Place::kTensor ||
-                            place_ == Place::kShape ||
-                            place_ == Place::kOffsets;
+  const bool is_in_tensor = section_ == Section::kTensor ||
+                            section_ == Section::kShape ||
+                            section_ == Section::kOffsets;
   return str_cat(
       "[safetensors] the header of '",
       source_,
@@ -83,7 +83,7 @@ void HeaderReader::expect(Kind got, Kind wanted) const {
 }
 
 bool HeaderReader::on_key(std::string& key) {
-  if (place_ == Place::kTensor) {
+  if (section_ == Section::kTensor) {
     static constexpr const char* kFields[] = {"dtype", "shape", "data_offsets"};
     for (int i = 0; i < 3; ++i) {
       if (key == kFields[i]) {
@@ -97,7 +97,7 @@ bool HeaderReader::on_key(std::string& key) {
     }
     return false;
   }
-  const bool is_twice = place_ == Place::kMetadata
+  const bool is_twice = section_ == Section::kMetadata
                             ? header_.metadata.contains(key)
                             : key == kMetadataKey && has_metadata_;
   if (is_twice) {
@@ -111,26 +111,26 @@ void HeaderReader::on_value(
     Kind kind,
     std::string& text,
     std::uint64_t number) {
-  switch (place_) {
-    case Place::kStart:
+  switch (section_) {
+    case Section::kStart:
       expect(kind, Kind::kObject);
-      place_ = Place::kTop;
+      section_ = Section::kTop;
       break;
-    case Place::kTop:
+    case Section::kTop:
       begin_entry(kind);
       break;
-    case Place::kMetadata:
+    case Section::kMetadata:
       expect(kind, Kind::kString);
       header_.metadata.emplace(std::move(key_), std::move(text));
       break;
-    case Place::kTensor:
+    case Section::kTensor:
       set_field(kind, text);
       break;
-    case Place::kShape:
+    case Section::kShape:
       expect(kind, Kind::kUnsigned);
       header_.entries.back().shape.push_back(number);
       break;
-    case Place::kOffsets: {
+    case Section::kOffsets: {
       expect(kind, Kind::kUnsigned);
       HeaderEntry& entry = header_.entries.back();
       (num_offsets_++ == 0 ? entry.begin : entry.end) = number;
@@ -143,19 +143,19 @@ void HeaderReader::begin_entry(Kind kind) {
   expect(kind, Kind::kObject);
   if (key_ == kMetadataKey) {
     has_metadata_ = true;
-    place_ = Place::kMetadata;
+    section_ = Section::kMetadata;
     return;
   }
   header_.entries.push_back({.name = std::move(key_), .shape = {}});
   std::fill(std::begin(has_field_), std::end(has_field_), false);
   num_offsets_ = 0;
-  place_ = Place::kTensor;
+  section_ = Section::kTensor;
 }
 
 void HeaderReader::set_field(Kind kind, const std::string& text) {
   if (field_ != Field::kDtype) {
     expect(kind, Kind::kArray);
-    place_ = field_ == Field::kShape ? Place::kShape : Place::kOffsets;
+    section_ = field_ == Field::kShape ? Section::kShape : Section::kOffsets;
     return;
   }
   expect(kind, Kind::kString);
@@ -173,7 +173,7 @@ void HeaderReader::set_field(Kind kind, const std::string& text) {
 
 void HeaderReader::on_null() {
   // Rust writes a missing map as null.
-  if (place_ == Place::kTop && key_ == kMetadataKey) {
+  if (section_ == Section::kTop && key_ == kMetadataKey) {
     has_metadata_ = true;
     return;
   }
@@ -181,16 +181,17 @@ void HeaderReader::on_null() {
 }
 
 void HeaderReader::on_end() {
-  if (place_ == Place::kOffsets && num_offsets_ != 2) {
+  if (section_ == Section::kOffsets && num_offsets_ != 2) {
     fail(str_cat("has ", num_offsets_, " data_offsets instead of 2"));
   }
-  if (place_ == Place::kTensor) {
+  if (section_ == Section::kTensor) {
     end_tensor();
   }
-  const bool is_in_field = place_ == Place::kShape || place_ == Place::kOffsets;
-  place_ = is_in_field             ? Place::kTensor
-           : place_ == Place::kTop ? Place::kStart
-                                   : Place::kTop;
+  const bool is_in_field =
+      section_ == Section::kShape || section_ == Section::kOffsets;
+  section_ = is_in_field                 ? Section::kTensor
+             : section_ == Section::kTop ? Section::kStart
+                                         : Section::kTop;
 }
 
 void HeaderReader::end_tensor() {

@@ -33,15 +33,15 @@ class IndexReader : public JsonEvents {
   }
 
  private:
-  enum class Place { kStart, kTop, kMetadata, kWeightMap };
+  enum class Section { kStart, kTop, kMetadata, kWeightMap };
 
   bool on_key(std::string& key) override {
-    if (place_ == Place::kTop) {
+    if (section_ == Section::kTop) {
       const bool is_known = key == "metadata" || key == "weight_map";
       key_ = std::move(key);
       return is_known;
     }
-    if (place_ == Place::kMetadata) {
+    if (section_ == Section::kMetadata) {
       return key == "total_size";
     }
     key_ = std::move(key);
@@ -49,20 +49,20 @@ class IndexReader : public JsonEvents {
   }
 
   void on_value(Kind kind, std::string& text, std::uint64_t number) override {
-    switch (place_) {
-      case Place::kStart:
+    switch (section_) {
+      case Section::kStart:
         expect(kind, Kind::kObject);
-        place_ = Place::kTop;
+        section_ = Section::kTop;
         break;
-      case Place::kTop:
+      case Section::kTop:
         expect(kind, Kind::kObject);
-        begin_part();
+        begin_section();
         break;
-      case Place::kMetadata:
+      case Section::kMetadata:
         expect(kind, Kind::kUnsigned);
         index_.total_size = number;
         break;
-      case Place::kWeightMap:
+      case Section::kWeightMap:
         expect(kind, Kind::kString);
         add_weight(text);
         break;
@@ -72,7 +72,7 @@ class IndexReader : public JsonEvents {
   // Older writers used a floating-point number.
   void on_number(double value) override {
     constexpr double kMaxExact = 9007199254740992.0; // 2^53
-    if (place_ == Place::kMetadata && value >= 0 && value <= kMaxExact) {
+    if (section_ == Section::kMetadata && value >= 0 && value <= kMaxExact) {
       index_.total_size = static_cast<std::uint64_t>(value);
       return;
     }
@@ -80,26 +80,26 @@ class IndexReader : public JsonEvents {
   }
 
   void on_null() override {
-    if (place_ != Place::kMetadata &&
-        !(place_ == Place::kTop && key_ == "metadata")) {
+    if (section_ != Section::kMetadata &&
+        !(section_ == Section::kTop && key_ == "metadata")) {
       JsonEvents::on_null();
     }
   }
 
   void on_end() override {
-    place_ = place_ == Place::kTop ? Place::kStart : Place::kTop;
+    section_ = section_ == Section::kTop ? Section::kStart : Section::kTop;
   }
 
-  void begin_part() {
+  void begin_section() {
     if (key_ == "metadata") {
-      place_ = Place::kMetadata;
+      section_ = Section::kMetadata;
       return;
     }
     if (has_weight_map_) {
       fail("has weight_map twice");
     }
     has_weight_map_ = true;
-    place_ = Place::kWeightMap;
+    section_ = Section::kWeightMap;
   }
 
   void add_weight(std::string& file) {
@@ -127,7 +127,7 @@ class IndexReader : public JsonEvents {
 
   const std::string& source_;
   ShardIndex index_;
-  Place place_ = Place::kStart;
+  Section section_ = Section::kStart;
   std::string key_;
   bool has_weight_map_ = false;
 };

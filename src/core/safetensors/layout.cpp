@@ -96,8 +96,8 @@ FileLayout lay_out(
   std::vector<HeaderEntry> entries;
   entries.reserve(tensors.size());
   std::uint64_t offset = 0;
-  for (const auto place : layout.order) {
-    entries.push_back(checked_entry(tensors[place], offset, target));
+  for (const auto index : layout.order) {
+    entries.push_back(checked_entry(tensors[index], offset, target));
     offset = entries.back().end;
   }
   const std::string header = format_header_json(metadata, entries);

@@ -321,10 +321,10 @@ class PickleMachine {
     }
   }
 
-  void keep(std::uint64_t place) {
+  void keep(std::uint64_t index) {
     auto* const last = pop();
     stack_.push_back(last);
-    memo_[place] = last;
+    memo_[index] = last;
   }
 
   std::span<const std::byte> bytes_;

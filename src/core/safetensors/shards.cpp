@@ -54,12 +54,12 @@ bool is_shard_name(const std::string& name) {
   return pattern == "model-00000-of-00000.safetensors";
 }
 
-std::string file_name(std::size_t place, std::size_t count) {
-  return count == 1 ? kWeightsName : shard_name(place + 1, count);
+std::string file_name(std::size_t index, std::size_t count) {
+  return count == 1 ? kWeightsName : shard_name(index + 1, count);
 }
 
 /// Which tensors of these sizes are in which file, by index.
-std::vector<std::vector<std::size_t>> split_places(
+std::vector<std::vector<std::size_t>> split_indices(
     const std::vector<std::uint64_t>& sizes,
     std::uint64_t max_shard_bytes) {
   std::vector<std::vector<std::size_t>> files;
@@ -169,14 +169,14 @@ ShardPlan split_into_shards(
     sizes.push_back(tensor.data.size());
   }
   ShardPlan plan;
-  const auto files = split_places(sizes, max_shard_bytes);
+  const auto files = split_indices(sizes, max_shard_bytes);
   plan.index.total_size =
       std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});
   for (std::size_t i = 0; i < files.size(); ++i) {
     Shard shard{.file_name = file_name(i, files.size())};
-    for (const auto place : files[i]) {
-      shard.tensors.push_back(tensors[place]);
-      plan.index.weight_map.emplace(tensors[place].name, shard.file_name);
+    for (const auto index : files[i]) {
+      shard.tensors.push_back(tensors[index]);
+      plan.index.weight_map.emplace(tensors[index].name, shard.file_name);
     }
     plan.shards.push_back(std::move(shard));
   }
@@ -214,13 +214,13 @@ StreamedModel::StreamedModel(
     *index_.total_size += extent.num_bytes;
   }
   make_folder(folder_);
-  const auto files = split_places(sizes, options.max_shard_bytes);
+  const auto files = split_indices(sizes, options.max_shard_bytes);
   for (std::size_t i = 0; i < files.size(); ++i) {
     const auto name = file_name(i, files.size());
     std::vector<TensorSpec> specs;
-    for (const auto place : files[i]) {
-      specs.push_back(tensors[place]);
-      index_.weight_map.emplace(tensors[place].name, name);
+    for (const auto index : files[i]) {
+      specs.push_back(tensors[index]);
+      index_.weight_map.emplace(tensors[index].name, name);
     }
     files_.emplace(
         name,

@@ -14,7 +14,7 @@ StreamedFile::StreamedFile(
   const auto layout = lay_out(tensors, metadata, path_.string());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto& extent = layout.extents[i];
-    places_.emplace(tensors[i].name, Place{extent, extent.num_bytes});
+    pending_.emplace(tensors[i].name, Pending{extent, extent.num_bytes});
   }
   file_.reserve(layout.total_bytes);
   file_.write(std::string_view(layout.head));
@@ -24,8 +24,8 @@ void StreamedFile::write(
     const std::string& name,
     std::uint64_t offset,
     std::span<const std::byte> bytes) {
-  const auto found = places_.find(name);
-  if (found == places_.end()) {
+  const auto found = pending_.find(name);
+  if (found == pending_.end()) {
     throw TensorNotFoundError(str_cat(
         where_tensor(path_.string(), name),
         " was not declared. Declare every tensor when the file is created"));
@@ -53,14 +53,14 @@ void StreamedFile::write(
 }
 
 void StreamedFile::commit(bool sync) {
-  for (const auto& [name, place] : places_) {
-    if (place.num_missing != 0) {
+  for (const auto& [name, pending] : pending_) {
+    if (pending.num_missing != 0) {
       throw SizeMismatchError(str_cat(
           where_tensor(path_.string(), name),
           " lacks ",
-          place.num_missing,
+          pending.num_missing,
           " of ",
-          place.extent.num_bytes,
+          pending.extent.num_bytes,
           " bytes. Write the whole tensor"));
     }
   }

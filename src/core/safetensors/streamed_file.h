@@ -40,12 +40,12 @@ class ACCELERATE_INTERNAL StreamedFile {
   void commit(bool sync = true);
 
  private:
-  struct Place {
+  struct Pending {
     FileLayout::Extent extent;
     std::uint64_t num_missing = 0;
   };
   std::filesystem::path path_;
-  std::map<std::string, Place> places_;
+  std::map<std::string, Pending> pending_;
   AtomicFile file_;
 };
 

@@ -46,8 +46,8 @@ std::vector<std::byte> serialize(
     out.insert(out.end(), bytes.begin(), bytes.end());
   };
   append(std::as_bytes(std::span(layout.head)));
-  for (const auto place : layout.order) {
-    append(tensors[place].data);
+  for (const auto index : layout.order) {
+    append(tensors[index].data);
   }
   return out;
 }
@@ -66,8 +66,8 @@ void write_file(
     }
   };
   write(std::as_bytes(std::span(layout.head)));
-  for (const auto place : layout.order) {
-    write(tensors[place].data);
+  for (const auto index : layout.order) {
+    write(tensors[index].data);
   }
   file.commit(options.sync);
 }

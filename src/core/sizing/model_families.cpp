@@ -63,13 +63,13 @@ std::int64_t rotary_bytes(const nlohmann::json& config) {
   const double hidden = number_or(config, "hidden_size", 0);
   const double heads = number_or(config, "num_attention_heads", 1);
   const double head = number_or(config, "head_dim", hidden / heads);
-  double part = number_or(
+  double fraction = number_or(
       config, "partial_rotary_factor", number_or(config, "rotary_pct", 1.0));
   if (const auto rope = config.find("rope_parameters");
       rope != config.end() && rope->is_object()) {
-    part = number_or(*rope, "partial_rotary_factor", part);
+    fraction = number_or(*rope, "partial_rotary_factor", fraction);
   }
-  const auto rotated = static_cast<std::int64_t>(head * part);
+  const auto rotated = static_cast<std::int64_t>(head * fraction);
   return (rotated + 1) / 2 * 4;
 }
 

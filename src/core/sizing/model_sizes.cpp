@@ -69,24 +69,25 @@ bool is_obsolete(const TensorView& tensor) {
          name.ends_with(".self_attn.rotary_emb.inv_freq");
 }
 
-bool is_number(std::string_view part) {
-  return !part.empty() && std::all_of(part.begin(), part.end(), [](char c) {
-    return std::isdigit(static_cast<unsigned char>(c)) != 0;
-  });
+bool is_number(std::string_view component) {
+  return !component.empty() &&
+         std::all_of(component.begin(), component.end(), [](char c) {
+           return std::isdigit(static_cast<unsigned char>(c)) != 0;
+         });
 }
 
 std::vector<std::string_view> split(std::string_view path) {
-  std::vector<std::string_view> parts;
+  std::vector<std::string_view> components;
   for (std::size_t begin = 0; begin <= path.size();) {
     const auto dot = std::min(path.find('.', begin), path.size());
-    parts.push_back(path.substr(begin, dot - begin));
+    components.push_back(path.substr(begin, dot - begin));
     begin = dot + 1;
   }
-  return parts;
+  return components;
 }
 
 bool ends_like(
-    const std::vector<std::string_view>& parts,
+    const std::vector<std::string_view>& components,
     std::size_t count,
     std::string_view pattern) {
   const auto wanted = split(pattern);
@@ -96,7 +97,7 @@ bool ends_like(
   return std::equal(
       wanted.begin(),
       wanted.end(),
-      parts.begin() + static_cast<std::ptrdiff_t>(count - wanted.size()),
+      components.begin() + static_cast<std::ptrdiff_t>(count - wanted.size()),
       [](std::string_view a, std::string_view b) {
         return a == "*" ? is_number(b) : a == b;
       });
@@ -108,9 +109,9 @@ constexpr double kMinUnitBytes = 65'536 * 4;
 // Up to the first numeric component of the name: "layers.0".
 std::string unit_of(const std::string& name) {
   std::size_t end = 0;
-  for (const std::string_view part : split(name)) {
-    end += part.size();
-    if (is_number(part) && end < name.size()) {
+  for (const std::string_view component : split(name)) {
+    end += component.size();
+    if (is_number(component) && end < name.size()) {
       return name.substr(0, end);
     }
     ++end; // the dot
@@ -166,10 +167,10 @@ class Layers {
  private:
   // The outermost block that contains the tensor.
   std::string block_of(const std::string& name) const {
-    const auto parts = split(name);
-    for (std::size_t count = 1; count < parts.size(); ++count) {
-      if (is_block(parts, count)) {
-        const auto& last = parts[count - 1];
+    const auto components = split(name);
+    for (std::size_t count = 1; count < components.size(); ++count) {
+      if (is_block(components, count)) {
+        const auto& last = components[count - 1];
         return name.substr(
             0,
             static_cast<std::size_t>(last.data() + last.size() - name.data()));
@@ -178,14 +179,15 @@ class Layers {
     return "";
   }
 
-  bool is_block(const std::vector<std::string_view>& parts, std::size_t count)
-      const {
+  bool is_block(
+      const std::vector<std::string_view>& components,
+      std::size_t count) const {
     if (family_ == nullptr) {
-      return is_number(parts[count - 1]);
+      return is_number(components[count - 1]);
     }
     return std::any_of(
         family_->blocks.begin(), family_->blocks.end(), [&](auto pattern) {
-          return ends_like(parts, count, pattern);
+          return ends_like(components, count, pattern);
         });
   }
 
@@ -268,17 +270,17 @@ std::vector<ShardedEstimate> estimate_sharding(
     const ModelSizes& sizes,
     const MeshShape& mesh) {
   const double whole = sizes.total_bytes;
-  const double part = whole / mesh.size(MeshDimension::kShard);
+  const double share = whole / mesh.size(MeshDimension::kShard);
   const double unit = sizes.largest_unit_bytes;
   // A unit with its gradients, one being reduced, and the receive buffer.
-  const double gradients = part + 3 * unit;
+  const double gradients = share + 3 * unit;
   return {
       {"DDP", whole, whole, 2 * whole},
-      {"1", whole, whole + part, 2 * part},
-      {"2", whole, gradients, 2 * part},
+      {"1", whole, whole + share, 2 * share},
+      {"2", whole, gradients, 2 * share},
       // The current unit and the next one; with master weights, in bf16.
-      {"3", part + 2 * unit, gradients, 2 * part},
-      {"3, master_weights", part + unit, gradients, 2 * part},
+      {"3", share + 2 * unit, gradients, 2 * share},
+      {"3, master_weights", share + unit, gradients, 2 * share},
   };
 }
 

@@ -131,7 +131,7 @@ class MlflowTracker : public Tracker {
   std::string state() const override {
     std::unique_lock lock(mutex_);
     // A run that resumes from here does not send earlier values again.
-    told_.wait_for(lock, kLongestWait, [&] {
+    changed_.wait_for(lock, kLongestWait, [&] {
       return !is_begun_ || !trouble_.empty() || (!has_work() && !is_sending_);
     });
     return run_id_;
@@ -240,7 +240,7 @@ class MlflowTracker : public Tracker {
       const auto failure = attempt(lock, is_last);
       is_sending_ = false;
       trouble_ = failure;
-      told_.notify_all();
+      changed_.notify_all();
       if (failure.empty()) {
         pause = seconds{1};
         if (is_last) {
@@ -397,7 +397,7 @@ class MlflowTracker : public Tracker {
   std::thread sender_;
   mutable std::mutex mutex_;
   std::condition_variable wake_;
-  mutable std::condition_variable told_;
+  mutable std::condition_variable changed_;
   std::deque<MlflowJson> parameters_;
   std::deque<MlflowJson> tags_;
   std::deque<MlflowJson> metrics_;

@@ -128,9 +128,9 @@ std::string ProgressBar::State::numbers() const {
 std::string ProgressBar::State::line(int columns) const {
   const std::string title = description.empty() ? "" : description + ": ";
   // One column stays free, because a full line would wrap on some terminals.
-  const auto room = static_cast<size_t>(std::max(columns - 1, 1));
+  const auto width = static_cast<size_t>(std::max(columns - 1, 1));
   if (total < 0) {
-    return first_columns(title + numbers(), room);
+    return first_columns(title + numbers(), width);
   }
   const double share =
       total > 0 ? std::clamp(
@@ -143,11 +143,11 @@ std::string ProgressBar::State::line(int columns) const {
   const std::string head = title + percent + "|";
   const std::string tail = "| " + numbers();
   const size_t text = num_columns(head) + num_columns(tail);
-  const size_t cells = std::max(room > text ? room - text : 0, kMinBarCells);
+  const size_t cells = std::max(width > text ? width - text : 0, kMinBarCells);
   const auto filled = static_cast<size_t>(share * static_cast<double>(cells));
   return first_columns(
       head + std::string(filled, '#') + std::string(cells - filled, ' ') + tail,
-      room);
+      width);
 }
 
 ProgressBar::ProgressBar(int64_t total, ProgressBarOptions options)

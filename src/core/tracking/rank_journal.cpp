@@ -27,15 +27,15 @@ constexpr std::chrono::seconds kLeastBetweenLines{1};
 /// A line covers at least this fraction of the elapsed time.
 constexpr int kLeastShareOfRun = 4000;
 
-constexpr std::array<double StepTimes::Parts::*, kPartNames.size()> kParts = {
-    &StepTimes::Parts::data,
-    &StepTimes::Parts::forward,
-    &StepTimes::Parts::backward,
-    &StepTimes::Parts::communication,
-    &StepTimes::Parts::optimizer,
-    &StepTimes::Parts::checkpoint,
-    &StepTimes::Parts::captured,
-    &StepTimes::Parts::other};
+constexpr std::array<double StepTimes::Phases::*, kPhaseNames.size()> kPhases =
+    {&StepTimes::Phases::data,
+     &StepTimes::Phases::forward,
+     &StepTimes::Phases::backward,
+     &StepTimes::Phases::communication,
+     &StepTimes::Phases::optimizer,
+     &StepTimes::Phases::checkpoint,
+     &StepTimes::Phases::captured,
+     &StepTimes::Phases::other};
 
 double cpu_seconds() {
   rusage used{};
@@ -104,7 +104,7 @@ RankJournal::RankJournal(
       next_(begin_ + kLeastBetweenLines),
       cpu_(cpu_seconds()),
       num_steps_(before.num_steps),
-      parts_(before.sum),
+      phases_(before.sum),
       num_before_(before.num_steps) {
   try {
     const auto ranks = folder / kRanksFolder;
@@ -163,16 +163,16 @@ void RankJournal::write_steps(const StepTimes& times) {
         in_microseconds(*busy - device_busy_.value_or(0));
     device_busy_ = busy;
   }
-  for (size_t i = 0; i < kParts.size(); ++i) {
+  for (size_t i = 0; i < kPhases.size(); ++i) {
     const double time =
-        in_microseconds(times.sum.*kParts[i] - parts_.*kParts[i]);
+        in_microseconds(times.sum.*kPhases[i] - phases_.*kPhases[i]);
     if (time > 0) {
-      values[kPartNames[i]] = time;
+      values[kPhaseNames[i]] = time;
     }
   }
   cpu_ = cpu;
   num_steps_ = times.num_steps;
-  parts_ = times.sum;
+  phases_ = times.sum;
   file_->write(line_of(
       {{"step", num_steps_ - num_before_}, {"values", std::move(values)}}));
 }

@@ -68,7 +68,7 @@ class ACCELERATE_INTERNAL RankJournal {
   std::optional<double> device_busy_;
   /// As of the last line.
   int64_t num_steps_ = 0;
-  StepTimes::Parts parts_ = {};
+  StepTimes::Phases phases_ = {};
   /// Before this journal started.
   int64_t num_before_ = 0;
 };

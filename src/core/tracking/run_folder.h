@@ -18,8 +18,8 @@ inline constexpr const char* kRanksFolder = "ranks";
 inline constexpr const char* kRankFilePrefix = "rank_";
 inline constexpr const char* kLinesSuffix = ".jsonl";
 
-/// The parts of a step in a rank's file, in the order of `StepTimes::Parts`.
-inline constexpr std::array<const char*, 8> kPartNames = {
+/// The phases of a step in a rank's file, in the order of `StepTimes::Phases`.
+inline constexpr std::array<const char*, 8> kPhaseNames = {
     "data",
     "forward",
     "backward",
@@ -28,7 +28,7 @@ inline constexpr std::array<const char*, 8> kPartNames = {
     "checkpoint",
     "captured",
     "other"};
-inline constexpr size_t kCommunicationPart = 3;
+inline constexpr size_t kCommunicationPhase = 3;
 
 inline constexpr const char* kStepsValue = "steps";
 inline constexpr const char* kMemoryValue = "memory";

@@ -281,14 +281,14 @@ struct Trackers::Impl {
   /// Each name once, with its last value.
   TrackedValues without_repeats(const char* where, const TrackedValues& given) {
     TrackedValues kept;
-    std::map<std::string_view, size_t> places;
+    std::map<std::string_view, size_t> indices;
     for (const auto& [name, value] : given) {
-      const auto [place, is_new] = places.try_emplace(name, kept.size());
+      const auto [slot, is_new] = indices.try_emplace(name, kept.size());
       if (is_new) {
         kept.emplace_back(name, value);
         continue;
       }
-      kept[place->second].second = value;
+      kept[slot->second].second = value;
       if (!std::exchange(has_said_twice, true)) {
         print_line(
             std::cerr,

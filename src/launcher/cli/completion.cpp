@@ -215,12 +215,12 @@ std::string fish_condition(const CommandInfo& command) {
   if (command.path.empty()) {
     return "__fish_use_subcommand";
   }
-  std::istringstream parts(command.path);
-  for (std::string part; parts >> part;) {
+  std::istringstream words(command.path);
+  for (std::string word; words >> word;) {
     condition += str_cat(
         condition.empty() ? "" : "; and ",
         "__fish_seen_subcommand_from ",
-        part);
+        word);
   }
   if (!command.subcommands.empty()) {
     condition += "; and not __fish_seen_subcommand_from " +

@@ -168,7 +168,7 @@ void add_show(CLI::App& config) {
     }
     for (const ForeignSetting& foreign : config.foreign) {
       std::cerr << "note: " << foreign.key << ' ' << foreign.text << " ("
-                << foreign.place << "): " << foreign.advice << '\n';
+                << foreign.location << "): " << foreign.advice << '\n';
     }
   });
 }

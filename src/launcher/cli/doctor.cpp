@@ -30,7 +30,7 @@ namespace accelerate {
 namespace {
 
 /// Prints where each rank under `job` is; returns whether there are any.
-bool print_places(int job) {
+bool print_ranks(int job) {
   auto processes = descendants_of(job);
   processes.insert(processes.begin(), job);
   bool has_ranks = false;
@@ -94,7 +94,7 @@ void add_doctor_command(CLI::App& app, int& exit_code) {
                   << " on this machine. The process has exited, or it runs on "
                      "another machine\n";
         exit_code = kExitFailure;
-      } else if (!print_places(*job)) {
+      } else if (!print_ranks(*job)) {
         std::cerr << "[doctor] No accelerate processes found under PID " << *job
                   << ". Pass the launcher's PID, and run this command on the "
                      "same machine and as the same user\n";

@@ -210,7 +210,7 @@ void print_dry_run(const LaunchPlan& plan) {
   order.max_restarts = plan.max_restarts;
   order.master_port = plan.main_process_port.value_or(0);
   if (placement.num_machines > 1) {
-    order.master_address = placement.meeting_point.address;
+    order.master_address = placement.rendezvous.address;
   }
   std::cout << describe_workers(workers_of(plan, order));
 }
@@ -221,8 +221,8 @@ Placement place_hosts(
   Placement placement;
   placement.num_machines = static_cast<int>(hosts.size());
   if (hosts.size() > 1) {
-    placement.meeting_point = {
-        meeting_address(hosts, config.main_process_ip),
+    placement.rendezvous = {
+        rendezvous_address(hosts, config.main_process_ip),
         config.main_process_port.value_or(kDefaultMainProcessPort)};
   }
   return placement;
@@ -240,7 +240,7 @@ std::vector<RemoteLauncher> remote_launchers(
   JoinOrder order;
   order.token = token;
   order.num_machines = static_cast<int>(hosts.size());
-  order.meeting_point = plan.placement.meeting_point;
+  order.rendezvous = plan.placement.rendezvous;
   order.join_limit = std::chrono::seconds(config.values.join_timeout);
   order.is_coloured = plan.output.is_coloured;
   order.folder = working_folder();
@@ -291,7 +291,7 @@ int join_from_stdin() {
   Placement placement;
   placement.num_machines = order.num_machines;
   placement.machine_rank = order.machine_rank;
-  placement.meeting_point = order.meeting_point;
+  placement.rendezvous = order.rendezvous;
   const auto facts = read_machine_facts(config.values, system_env);
   LaunchStarter starter;
   starter.num_local = order.num_local;

@@ -109,7 +109,7 @@ void merge_saved_state(const MergeOptions& options) {
 }
 
 void merge(const MergeOptions& options) {
-  if (is_checkpoint(options.source) || has_rank_parts(options.source)) {
+  if (is_checkpoint(options.source) || has_rank_shards(options.source)) {
     merge_saved_state(options);
     return;
   }

@@ -79,15 +79,15 @@ void make_project(const NewProject& project) {
   const bool is_python = project.language.empty()
                              ? !has_cmake_package()
                              : project.language == "python";
-  const std::string place = shell_quoted(folder.string());
+  const std::string quoted_path = shell_quoted(folder.string());
   if (is_python) {
     write_new_file(folder / "train.py", kNewTrainPy);
   } else {
     write_new_file(folder / "CMakeLists.txt", kNewCMakeLists);
     write_new_file(folder / "train.cpp", kNewTrainCpp);
   }
-  std::cout << "Created " << place << ". Next:\n";
-  print_step("cd " + place, "go to the project");
+  std::cout << "Created " << quoted_path << ". Next:\n";
+  print_step("cd " + quoted_path, "go to the project");
   if (is_python) {
     const auto versions = package_versions(
         read_machine_facts(LaunchConfig{.cpu = true}, system_env).python,

@@ -170,7 +170,7 @@ void Job::machine_lost(
   const std::string what =
       str_cat("[launch] machine ", machine, " (", host, ") ", why);
   if (is_elastic()) {
-    part_with(machine, what);
+    drop_machine(machine, what);
     return;
   }
   ending_ = {
@@ -200,7 +200,7 @@ void Job::machine_lost(
   stop_all(SIGTERM, State::kRestarting);
 }
 
-void Job::part_with(size_t machine, const std::string& what) {
+void Job::drop_machine(size_t machine, const std::string& what) {
   const int left = num_here() - (is_here(machine) ? 1 : 0);
   const int least = *options_.least_machines;
   if (left >= least) {
@@ -253,7 +253,7 @@ void Job::machine_leaves(size_t machine, const std::string& host, int signal) {
   }
   Phase& phase = phases_[machine];
   phase = phase == Phase::kStopped ? Phase::kLost : Phase::kLeaving;
-  part_with(
+  drop_machine(
       machine,
       str_cat(
           "[launch] machine ",
@@ -297,20 +297,20 @@ void Job::stop_all(int signal, State next, bool is_request) {
   }
   // Mark all before sending to the first: a machine without workers answers
   // within the call, and must not be taken for the last.
-  std::vector<Machine*> told;
+  std::vector<Machine*> notified;
   for (size_t i = 0; i < machines_.size(); ++i) {
-    const bool is_told = phases_[i] == Phase::kLost ||
-                         phases_[i] == Phase::kLeaving ||
-                         (phases_[i] == Phase::kStopping && !is_urgent);
-    if (!is_told) {
+    const bool is_notified = phases_[i] == Phase::kLost ||
+                             phases_[i] == Phase::kLeaving ||
+                             (phases_[i] == Phase::kStopping && !is_urgent);
+    if (!is_notified) {
       phases_[i] = Phase::kStopping;
-      told.push_back(machines_[i]);
+      notified.push_back(machines_[i]);
     }
   }
-  for (Machine* machine : told) {
+  for (Machine* machine : notified) {
     machine->stop({signal, next == State::kRestarting, is_request});
   }
-  if (told.empty()) {
+  if (notified.empty()) {
     go_on_when_all_stopped();
   }
 }
@@ -425,9 +425,9 @@ std::string describe_duration(std::chrono::duration<double> duration) {
 
 std::string with_commas(int64_t number) {
   std::string text = std::to_string(number);
-  for (auto place = static_cast<ptrdiff_t>(text.size()) - 3; place > 0;
-       place -= 3) {
-    text.insert(static_cast<size_t>(place), ",");
+  for (auto position = static_cast<ptrdiff_t>(text.size()) - 3; position > 0;
+       position -= 3) {
+    text.insert(static_cast<size_t>(position), ",");
   }
   return text;
 }

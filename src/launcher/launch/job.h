@@ -161,7 +161,7 @@ class ACCELERATE_INTERNAL Job {
   void start_attempt();
   /// Whether this restart is allowed; counts it once.
   bool count_restart();
-  void part_with(size_t machine, const std::string& what);
+  void drop_machine(size_t machine, const std::string& what);
   void stop_all(int signal, State next, bool is_request = false);
   void go_on_when_all_stopped();
   void wait_for_machines();

@@ -22,10 +22,10 @@ namespace {
 /// Sorts by time, because the names of log folders contain it.
 std::string make_run_id() {
   const time_t now = time(nullptr);
-  tm parts{};
-  gmtime_r(&now, &parts);
+  tm utc{};
+  gmtime_r(&now, &utc);
   char text[32];
-  strftime(text, sizeof(text), "%Y%m%d-%H%M%S-", &parts);
+  strftime(text, sizeof(text), "%Y%m%d-%H%M%S-", &utc);
   return text + random_token().substr(0, 8);
 }
 
@@ -99,7 +99,7 @@ void LeaderSession::listen() {
   const Placement& placement = plan_.placement;
   server_ = std::make_unique<ControlServer>(
       loop_,
-      listen_on(listening_address(placement), placement.meeting_point.port),
+      listen_on(listening_address(placement), placement.rendezvous.port),
       options_.token,
       introduction(),
       placement.num_machines,
@@ -228,10 +228,10 @@ void LeaderSession::join_time_over() {
       list += " (" + server_->hello_of(i).host + ")";
     }
   }
-  const std::string place = str_cat(
-      plan_.placement.meeting_point.address,
+  const std::string endpoint = str_cat(
+      plan_.placement.rendezvous.address,
       " port ",
-      plan_.placement.meeting_point.port);
+      plan_.placement.rendezvous.port);
   if (const auto& least = plan_.placement.least_machines) {
     send_away(
         str_cat(
@@ -243,7 +243,7 @@ void LeaderSession::join_time_over() {
             here,
             "). Start `accelerate launch` on more machines, and check that "
             "they can reach ",
-            place),
+            endpoint),
         kExitFailure);
     return;
   }
@@ -257,7 +257,7 @@ void LeaderSession::join_time_over() {
           here,
           "). Start `accelerate launch` there with that --machine_rank, and "
           "check that it can reach ",
-          place),
+          endpoint),
       kExitFailure);
 }
 
@@ -391,7 +391,7 @@ StartOrder LeaderSession::order_for(size_t machine, int attempt) {
   order.run_id = run_id_;
   order.master_port = port_;
   if (server_) {
-    order.master_address = plan_.placement.meeting_point.address;
+    order.master_address = plan_.placement.rendezvous.address;
   }
   order.world_size = num_processes();
   order.group_world_size = static_cast<int>(world_.size());

@@ -15,7 +15,7 @@ MemberSession::MemberSession(
     : LaunchSession(plan, options),
       client_(
           loop_,
-          plan.placement.meeting_point,
+          plan.placement.rendezvous,
           options.token,
           introduction(),
           options.join_limit,
@@ -34,7 +34,7 @@ void MemberSession::received(const Message& message) {
       say(start->roll);
     }
     StartOrder order = start->order;
-    order.master_address = plan_.placement.meeting_point.address;
+    order.master_address = plan_.placement.rendezvous.address;
     start_workers(order);
   } else if (const auto* stop = std::get_if<StopMessage>(&message)) {
     // A machine that leaves by itself has already stopped its workers.

@@ -53,8 +53,11 @@ LaunchSession::LaunchSession(
       merger_(
           loop_,
           [this](int signal) { return witness_.is_busy(signal); },
-          [this](int signal, bool is_group_told) {
-            signalled(signal, is_group_told ? GroupTold::kYes : GroupTold::kNo);
+          [this](int signal, bool is_group_signalled) {
+            signalled(
+                signal,
+                is_group_signalled ? GroupSignalled::kYes
+                                   : GroupSignalled::kNo);
           }) {
   supervisor_.spare(witness_.pid());
   reaper_.on_end(witness_.pid(), [this](int) { witness_.forget(); });
@@ -109,7 +112,7 @@ void LaunchSession::stop_workers(const StopOrder& order) {
   supervisor_.stop(
       order.signal,
       order.is_to_restart,
-      is_asked_here ? first_request_->told : GroupTold::kNo,
+      is_asked_here ? first_request_->group : GroupSignalled::kNo,
       order.is_request ? Timing::kWhenHandled : Timing::kAtOnce);
 }
 
@@ -155,18 +158,18 @@ void LaunchSession::take_from_witness() {
   }
 }
 
-void LaunchSession::signalled(int signal, GroupTold told) {
+void LaunchSession::signalled(int signal, GroupSignalled group) {
   if (is_request_to_end(signal)) {
-    request_to_end(signal, told);
+    request_to_end(signal, group);
     return;
   }
   if (signal == SIGWINCH) {
     output_.resize();
   }
   if (!is_for_all_machines(signal)) {
-    supervisor_.forward(signal, told);
+    supervisor_.forward(signal, group);
   } else if (!was_delivered(signal, false)) {
-    supervisor_.forward(signal, told);
+    supervisor_.forward(signal, group);
     pass_on(signal);
   }
 }
@@ -175,7 +178,7 @@ bool LaunchSession::take_passed_on(int signal) {
   if (was_delivered(signal, true)) {
     return false;
   }
-  supervisor_.forward(signal, GroupTold::kNo);
+  supervisor_.forward(signal, GroupSignalled::kNo);
   return true;
 }
 
@@ -191,7 +194,7 @@ bool LaunchSession::was_delivered(int signal, bool is_passed_on) {
   return false;
 }
 
-void LaunchSession::request_to_end(int signal, GroupTold told) {
+void LaunchSession::request_to_end(int signal, GroupSignalled group) {
   if (is_finishing_) {
     // Nobody reads the output, and the user does not want to wait for it.
     say(str_cat(
@@ -201,7 +204,7 @@ void LaunchSession::request_to_end(int signal, GroupTold told) {
     exit_code_ = exit_code_ == 0 ? 128 + signal : exit_code_;
     loop_.stop();
   } else if (!first_request_) {
-    first_request_ = {signal, told};
+    first_request_ = {signal, group};
     interrupted(signal);
   } else if (
       // When a terminal closes, both the shell and the kernel send SIGHUP: the

@@ -108,15 +108,15 @@ class LaunchSession {
   void collect_children();
   void take_from_guardian();
   void take_from_witness();
-  void signalled(int signal, GroupTold told);
+  void signalled(int signal, GroupSignalled group);
   bool was_delivered(int signal, bool is_passed_on);
-  void request_to_end(int signal, GroupTold told);
+  void request_to_end(int signal, GroupSignalled group);
   void guardian_gone();
   void parent_gone();
 
   struct Request {
     int signal = 0;
-    GroupTold told = GroupTold::kNo;
+    GroupSignalled group = GroupSignalled::kNo;
   };
 
   /// Rank 0 writes into it.

@@ -166,8 +166,8 @@ void parse_line(
 void RankPoint::merge(const RankPoint& next) {
   end = next.end;
   steps += next.steps;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    parts[i] += next.parts[i];
+  for (size_t i = 0; i < phases.size(); ++i) {
+    phases[i] += next.phases[i];
   }
   memory = std::max(memory, next.memory);
   device_memory = std::max(device_memory, next.device_memory);
@@ -388,8 +388,8 @@ void RunReader::take_rank_line(std::string_view text, int rank) {
         .device_memory = amount_field(*values, kDeviceMemoryValue),
         .cpu = amount_field(*values, kCpuValue),
         .device_busy = amount_field(*values, kDeviceBusyValue)};
-    for (size_t i = 0; i < kPartNames.size(); ++i) {
-      point.parts[i] = amount_field(*values, kPartNames[i]);
+    for (size_t i = 0; i < kPhaseNames.size(); ++i) {
+      point.phases[i] = amount_field(*values, kPhaseNames[i]);
     }
     if (series.time > 0) {
       series.points.add(point);

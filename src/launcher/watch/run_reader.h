@@ -87,7 +87,7 @@ struct RankPoint {
   double end = 0;
   double steps = 0;
   /// Total seconds of these steps, by part.
-  std::array<double, kPartNames.size()> parts = {};
+  std::array<double, kPhaseNames.size()> phases = {};
   /// The peak in bytes; 0 if unknown.
   double memory = 0;
   double device_memory = 0;

@@ -24,7 +24,7 @@ constexpr double kSilenceShare = 0.01;
 struct Cell {
   double steps = 0;
   double seconds = 0;
-  std::array<double, kPartNames.size()> parts = {};
+  std::array<double, kPhaseNames.size()> phases = {};
   double memory = 0;
   double device_memory = 0;
   double cpu = 0;
@@ -33,8 +33,8 @@ struct Cell {
   void add(const RankPoint& point, double share) {
     steps += share * point.steps;
     seconds += share * (point.end - point.begin);
-    for (size_t i = 0; i < parts.size(); ++i) {
-      parts[i] += share * point.parts[i];
+    for (size_t i = 0; i < phases.size(); ++i) {
+      phases[i] += share * point.phases[i];
     }
     memory = std::max(memory, point.memory);
     device_memory = std::max(device_memory, point.device_memory);
@@ -42,11 +42,11 @@ struct Cell {
     device_busy += share * point.device_busy;
   }
   double total() const {
-    return std::accumulate(parts.begin(), parts.end(), 0.0);
+    return std::accumulate(phases.begin(), phases.end(), 0.0);
   }
   bool has_steps() const { return steps > 1e-6; }
   /// Seconds of a step without waiting for others.
-  double own() const { return (total() - parts[kCommunicationPart]) / steps; }
+  double own() const { return (total() - phases[kCommunicationPhase]) / steps; }
 };
 
 struct Quantity {
@@ -75,17 +75,17 @@ constexpr std::array<Quantity, 9> kQuantities = {{
      }},
     {"data_wait",
      [](const Cell& cell) -> std::optional<double> {
-       return cell.has_steps() ? std::optional(cell.parts[0] / cell.steps)
+       return cell.has_steps() ? std::optional(cell.phases[0] / cell.steps)
                                : std::nullopt;
      }},
     {"busy",
      [](const Cell& cell) -> std::optional<double> {
        // Waits are what a rank does not compute in.
-       return cell.total() > 0
-                  ? std::optional(
-                        1 - (cell.parts[0] + cell.parts[kCommunicationPart]) /
-                                cell.total())
-                  : std::nullopt;
+       return cell.total() > 0 ? std::optional(
+                                     1 - (cell.phases[0] +
+                                          cell.phases[kCommunicationPhase]) /
+                                             cell.total())
+                               : std::nullopt;
      }},
     {"cpu",
      [](const Cell& cell) -> std::optional<double> {
@@ -255,21 +255,21 @@ WatchJson ranks_of(
     found[quantity.name] = quantity_of_ranks(quantity, ranks, grid.size, slow);
   }
   // Of a step, on average over all ranks.
-  WatchJson parts = WatchJson::object();
-  for (size_t part = 0; part < kPartNames.size(); ++part) {
+  WatchJson phases = WatchJson::object();
+  for (size_t phase = 0; phase < kPhaseNames.size(); ++phase) {
     WatchJson values = WatchJson::array();
     for (size_t i = 0; i < grid.size; ++i) {
       double sum = 0;
       double steps = 0;
       for (const auto& [rank, cells] : ranks) {
-        sum += cells[i].parts[part];
+        sum += cells[i].phases[phase];
         steps += cells[i].steps;
       }
       values.push_back(steps > 1e-6 ? rounded(sum / steps) : WatchJson());
     }
-    parts[kPartNames[part]] = std::move(values);
+    phases[kPhaseNames[phase]] = std::move(values);
   }
-  found["parts"] = std::move(parts);
+  found["parts"] = std::move(phases);
   return found;
 }
 
@@ -335,18 +335,18 @@ std::optional<SlowRank> find_slow_rank(const RunContent& content) {
   }
   SlowRank slow = {.rank = slowest->first, .own = cell.own(), .median = median};
   double most = 0;
-  for (size_t part = 0; part < kPartNames.size(); ++part) {
-    if (part == kCommunicationPart) {
+  for (size_t phase = 0; phase < kPhaseNames.size(); ++phase) {
+    if (phase == kCommunicationPhase) {
       continue;
     }
     std::vector<double> values;
     for (const auto& [rank, other] : cells) {
-      values.push_back(other.parts[part] / other.steps);
+      values.push_back(other.phases[phase] / other.steps);
     }
-    const double more = cell.parts[part] / cell.steps - median_of(values);
+    const double more = cell.phases[phase] / cell.steps - median_of(values);
     if (more > most) {
       most = more;
-      slow.part = kPartNames[part];
+      slow.phase = kPhaseNames[phase];
     }
   }
   return slow;
@@ -471,7 +471,7 @@ WatchJson snapshot(const RunReader& run, double now) {
         {"host", content.ranks.at(found->rank).host},
         {"own", rounded(found->own)},
         {"median", rounded(found->median)},
-        {"part", found->part}};
+        {"part", found->phase}};
   }
   return {
       {"step", content.step ? WatchJson(*content.step) : WatchJson()},

@@ -20,7 +20,7 @@ struct SlowRank {
   double own = 0;
   double median = 0;
   /// The part that it takes longest for, compared with the others.
-  std::string part = {};
+  std::string phase = {};
 };
 ACCELERATE_INTERNAL std::optional<SlowRank> find_slow_rank(
     const RunContent& content);

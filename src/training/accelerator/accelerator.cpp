@@ -137,7 +137,7 @@ std::shared_ptr<ModelContext> Accelerator::prepare_module(
     move_module(
         *module,
         device(),
-        /*with_parameters=*/!state_->run.places_parts());
+        /*with_parameters=*/!state_->run.places_shards());
   }
   detail::give_process_group(*module, process_group());
   auto context =
@@ -162,7 +162,7 @@ std::shared_ptr<OptimizerStep> Accelerator::prepare_optimizer(
   auto step = state_->run.prepare_optimizer(
       std::make_unique<TorchOptimizer>(optimizer));
   optimizers.emplace_back(&optimizer, step);
-  step->note_lent(); // The caller has the optimizer itself.
+  step->note_shared(); // The caller has the optimizer itself.
   note_prepared(optimizer, step);
   return step;
 }
@@ -329,7 +329,7 @@ std::shared_ptr<StepState> Accelerator::step_state() const {
   return state_->run.step_state();
 }
 
-detail::LoaderPlace Accelerator::loader_place() const {
+detail::LoaderContext Accelerator::loader_context() const {
   const auto& group = state_->run.mesh().group(MeshDimension::kData);
   return {
       .group = group,

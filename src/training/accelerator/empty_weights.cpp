@@ -62,14 +62,14 @@ void load_weights(
           &checkpoint.tensor(view.name) != &view) {
         continue; // the index does not list it
       }
-      const auto place = named.find(view.name);
-      if (place == named.end()) {
+      const auto match = named.find(view.name);
+      if (match == named.end()) {
         if (options.strict) {
           misfits.add("unexpected tensors", view.name);
         }
         continue;
       }
-      const auto& target = place->second;
+      const auto& target = match->second;
       if (target.sizes() != at::IntArrayRef(view.shape)) {
         misfits.add(
             "tensors of a different shape",

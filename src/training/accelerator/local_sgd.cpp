@@ -75,9 +75,9 @@ void LocalSGD::average() {
     }
     auto joined = at::cat(flat);
     group_.all_reduce(joined, ReduceOp::kMean);
-    const auto parts = joined.split_with_sizes(sizes);
+    const auto averaged = joined.split_with_sizes(sizes);
     for (size_t i = 0; i < tensors.size(); ++i) {
-      tensors[i].copy_(parts[i].view_as(tensors[i]));
+      tensors[i].copy_(averaged[i].view_as(tensors[i]));
     }
   }
 }

@@ -17,7 +17,7 @@
 #include "accelerate/error.h"
 #include "core/base/plain_text.h"
 #include "core/base/str.h"
-#include "training/parallel/recorded_part.h"
+#include "training/parallel/recorded_range.h"
 
 namespace accelerate {
 namespace {
@@ -26,11 +26,11 @@ using TraceJson = nlohmann::json;
 
 constexpr const char* kMemoryEvent = "[memory]";
 /// Allocated before the profile, outside of parts, or in one of
-/// `kRecordedParts`.
+/// `kRecordedRanges`.
 constexpr size_t kBefore = 0;
 constexpr size_t kElsewhere = 1;
-constexpr size_t kFirstPart = 2;
-constexpr std::array<const char*, kFirstPart + kRecordedParts.size()>
+constexpr size_t kFirstRange = 2;
+constexpr std::array<const char*, kFirstRange + kRecordedRanges.size()>
     kAllocators = {"before", "elsewhere", "forward", "backward", "optimizer"};
 
 /// In microseconds, as in the trace.
@@ -42,14 +42,14 @@ struct Allocation {
   int64_t total = 0;
   std::string device = {};
 };
-struct PartOfTrace {
+struct RecordedRange {
   double begin = 0;
   double end = 0;
   size_t allocator = kElsewhere;
 };
 struct Recorded {
   std::vector<Allocation> allocations;
-  std::vector<PartOfTrace> parts;
+  std::vector<RecordedRange> ranges;
 };
 
 void take_event(const TraceJson& event, Recorded& recorded) {
@@ -68,16 +68,16 @@ void take_event(const TraceJson& event, Recorded& recorded) {
              .str()});
     return;
   }
-  const auto part =
-      std::find(kRecordedParts.begin(), kRecordedParts.end(), name);
+  const auto range =
+      std::find(kRecordedRanges.begin(), kRecordedRanges.end(), name);
   // On the host: ranges of a device may have the same names.
-  if (part != kRecordedParts.end() &&
+  if (range != kRecordedRanges.end() &&
       event.value("cat", std::string()) == "user_annotation") {
     const auto begin = event.at("ts").get<double>();
-    recorded.parts.push_back(
+    recorded.ranges.push_back(
         {begin,
          begin + event.at("dur").get<double>(),
-         kFirstPart + static_cast<size_t>(part - kRecordedParts.begin())});
+         kFirstRange + static_cast<size_t>(range - kRecordedRanges.begin())});
   }
 }
 
@@ -101,17 +101,17 @@ Recorded read_trace(const std::filesystem::path& trace) {
 
 /// The part that began last among those that contain `time`. Times increase
 /// from call to call.
-class PartsInOrder {
+class RangesInOrder {
  public:
-  explicit PartsInOrder(std::vector<PartOfTrace> parts)
-      : parts_(std::move(parts)) {
-    std::sort(parts_.begin(), parts_.end(), [](const auto& a, const auto& b) {
+  explicit RangesInOrder(std::vector<RecordedRange> ranges)
+      : ranges_(std::move(ranges)) {
+    std::sort(ranges_.begin(), ranges_.end(), [](const auto& a, const auto& b) {
       return a.begin < b.begin;
     });
   }
   size_t at(double time) {
-    for (; next_ < parts_.size() && parts_[next_].begin <= time; ++next_) {
-      open_.push_back(parts_[next_]);
+    for (; next_ < ranges_.size() && ranges_[next_].begin <= time; ++next_) {
+      open_.push_back(ranges_[next_]);
     }
     while (!open_.empty() && open_.back().end < time) {
       open_.pop_back();
@@ -120,8 +120,8 @@ class PartsInOrder {
   }
 
  private:
-  std::vector<PartOfTrace> parts_;
-  std::vector<PartOfTrace> open_;
+  std::vector<RecordedRange> ranges_;
+  std::vector<RecordedRange> open_;
   size_t next_ = 0;
 };
 
@@ -150,7 +150,7 @@ std::string counters_of(Recorded recorded) {
       recorded.allocations.begin(),
       recorded.allocations.end(),
       [](const auto& a, const auto& b) { return a.time < b.time; });
-  PartsInOrder parts(std::move(recorded.parts));
+  RangesInOrder ranges(std::move(recorded.ranges));
   std::map<std::string, DeviceBytes> devices;
   std::string lines;
   for (const auto& allocation : recorded.allocations) {
@@ -160,7 +160,7 @@ std::string counters_of(Recorded recorded) {
       device.bytes[kBefore] =
           std::max<int64_t>(0, allocation.total - allocation.size);
     }
-    device.take(allocation, parts.at(allocation.time));
+    device.take(allocation, ranges.at(allocation.time));
     lines += str_cat(
         "\n  {\"ph\": \"C\", \"cat\": \"memory\", \"name\": \"memory of ",
         allocation.device,

@@ -41,9 +41,9 @@ ParameterSet parameters_of(const torch::nn::Module& module) {
   ParameterSet set;
   add_once(module.named_parameters(), set.names, set.parameters, set.tied);
   add_once(module.named_buffers(), set.buffer_names, set.buffers, set.tied);
-  for (const auto& part : module.modules()) {
-    const auto* embedding = part->as<torch::nn::EmbeddingImpl>();
-    const auto* bag = part->as<torch::nn::EmbeddingBagImpl>();
+  for (const auto& inner : module.modules()) {
+    const auto* embedding = inner->as<torch::nn::EmbeddingImpl>();
+    const auto* bag = inner->as<torch::nn::EmbeddingBagImpl>();
     const bool is_sparse = (embedding && embedding->options.sparse()) ||
                            (bag && bag->options.sparse());
     for (size_t i = 0; is_sparse && i < set.names.size(); ++i) {

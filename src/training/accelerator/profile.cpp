@@ -15,7 +15,7 @@
 #include "accelerate/error.h"
 #include "core/base/str.h"
 #include "training/accelerator/memory_lines.h"
-#include "training/parallel/recorded_part.h"
+#include "training/parallel/recorded_range.h"
 
 namespace accelerate {
 namespace {
@@ -34,8 +34,8 @@ double milliseconds(uint64_t nanoseconds) {
 
 bool is_no_operator(const std::string& name) {
   return name == "[memory]" ||
-         std::find(kRecordedParts.begin(), kRecordedParts.end(), name) !=
-             kRecordedParts.end();
+         std::find(kRecordedRanges.begin(), kRecordedRanges.end(), name) !=
+             kRecordedRanges.end();
 }
 
 /// The time of each event without the events it contains: on one thread, events
@@ -135,10 +135,10 @@ Profile::State::Phase Profile::State::planned() const {
   if (since < 0 || (plan.repeat > 0 && since / cycle >= plan.repeat)) {
     return Phase::kIdle;
   }
-  const int64_t place = since % cycle;
-  return place < plan.wait                 ? Phase::kIdle
-         : place < plan.wait + plan.warmup ? Phase::kWarmup
-                                           : Phase::kActive;
+  const int64_t position = since % cycle;
+  return position < plan.wait                 ? Phase::kIdle
+         : position < plan.wait + plan.warmup ? Phase::kWarmup
+                                              : Phase::kActive;
 }
 
 /// Whether the step that starts now is the first after a cycle.
@@ -177,14 +177,14 @@ void Profile::State::finish_cycle() {
   std::filesystem::create_directories(options.output_trace_dir, error);
   // Under a temporary name first, so that a trace is complete or absent. Kineto
   // does not report a file that it cannot write.
-  auto part = path;
-  part += ".part";
-  std::filesystem::remove(part, error);
-  result->save(part.string());
-  if (options.profile_memory && std::filesystem::exists(part, error)) {
-    add_memory_lines(part);
+  auto partial = path;
+  partial += ".part";
+  std::filesystem::remove(partial, error);
+  result->save(partial.string());
+  if (options.profile_memory && std::filesystem::exists(partial, error)) {
+    add_memory_lines(partial);
   }
-  std::filesystem::rename(part, path, error);
+  std::filesystem::rename(partial, path, error);
   if (error) {
     std::error_code ignored;
     const auto space =
@@ -192,7 +192,7 @@ void Profile::State::finish_cycle() {
     const bool is_full = !ignored && space.available == 0;
     // Kineto itself also writes to a temporary name.
     for (const char* ending : {"", ".tmp"}) {
-      std::filesystem::remove(part.string() + ending, ignored);
+      std::filesystem::remove(partial.string() + ending, ignored);
     }
     throw SystemError(str_cat(
         "[profile] Cannot write the trace '",

@@ -12,7 +12,7 @@ namespace accelerate {
 namespace {
 
 constexpr const char* kNextStep = "next_step";
-constexpr const char* kPlaces = "places";
+constexpr const char* kTrackerStates = "places";
 
 std::string named(const at::Tensor& tensor) {
   return tensor.defined()
@@ -24,22 +24,22 @@ std::string named(const at::Tensor& tensor) {
 
 StateDict RunTrackers::state_dict() const {
   const auto state = trackers_.state();
-  StateDict places;
-  for (const auto& [name, place] : state.trackers) {
-    if (!place.empty()) {
-      places.set(name, place);
+  StateDict states;
+  for (const auto& [name, own] : state.trackers) {
+    if (!own.empty()) {
+      states.set(name, own);
     }
   }
   StateDict saved;
   saved.set(kNextStep, state.next_step);
-  saved.set(kPlaces, places);
+  saved.set(kTrackerStates, states);
   return saved;
 }
 
 void RunTrackers::load_state_dict(const StateDict& saved) {
   Trackers::State state = {.next_step = saved.get<int64_t>(kNextStep)};
-  for (const auto& [name, place] : saved.part(kPlaces)) {
-    if (const auto* text = std::get_if<std::string>(&place)) {
+  for (const auto& [name, own] : saved.part(kTrackerStates)) {
+    if (const auto* text = std::get_if<std::string>(&own)) {
       state.trackers[name] = *text;
     }
   }

@@ -13,7 +13,7 @@
 #include "core/base/stable_hash.h"
 #include "core/base/str.h"
 #include "core/observe/called_names.h"
-#include "core/observe/calling_place.h"
+#include "core/observe/calling_line.h"
 #include "core/observe/script_stack.h"
 #include "training/comm/arguments.h"
 #include "training/comm/failure.h"
@@ -53,7 +53,7 @@ struct Exchange {
 // Through shared memory if all ranks share it, else through the backend.
 Exchange start_exchange(const ProcessGroup& group, const at::Tensor& packet) {
   const auto& impl = group.impl();
-  ProcessGroup::Impl::settle(impl);
+  ProcessGroup::Impl::finish_comparison(impl);
   const auto& board = impl->board();
   auto packets = at::zeros({group.world_size(), Board::kRowWords}, at::kLong);
   if (board && board->is_open()) {
@@ -194,7 +194,7 @@ struct Brought {
   std::string description;
   std::string structure;
   std::vector<BroughtTensor> tensors;
-  std::string place;
+  std::string line;
 
   std::string encode() const {
     auto values = nlohmann::json::array();
@@ -203,13 +203,13 @@ struct Brought {
           nlohmann::json::array({tensor.compared, tensor.dtype, tensor.shape}));
     }
     const auto json = nlohmann::json::array(
-        {operation, description, structure, place, values});
+        {operation, description, structure, line, values});
     return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   }
   static Brought decode(const std::string& text) {
     const auto json = nlohmann::json::parse(text);
-    const auto text_at = [](const nlohmann::json& list, size_t place) {
-      return list.at(place).get<std::string>();
+    const auto text_at = [](const nlohmann::json& list, size_t index) {
+      return list.at(index).get<std::string>();
     };
     Brought brought{
         text_at(json, 0),
@@ -235,7 +235,7 @@ Brought bring(
       describe(group, operation, leaves, free),
       leaves.structure,
       {},
-      calling_place()};
+      calling_line()};
   for (const auto& tensor : leaves.tensors) {
     auto& one = brought.tensors.emplace_back();
     one.compared = describe(group, tensor, free);
@@ -274,18 +274,18 @@ Difference find_difference(const std::vector<Alike>& all) {
   if (differs([](const Brought& one) { return one.structure; })) {
     const auto usual = listed_entries(last.structure);
     const auto odd = listed_entries(all.front().brought.structure);
-    const auto place = static_cast<size_t>(
+    const auto index = static_cast<size_t>(
         std::mismatch(odd.begin(), odd.end(), usual.begin(), usual.end())
             .first -
         odd.begin());
     for (const auto& one : all) {
       const auto entries = listed_entries(one.brought.structure);
-      auto text = place < entries.size() ? entries[place] : "nothing";
+      auto text = index < entries.size() ? entries[index] : "nothing";
       if (text == "*" || text == "T") {
         text = "a tensor";
       }
       if (usual.size() > 1 || odd.size() > 1) {
-        text += str_cat(" as entry ", place + 1, " of ", entries.size());
+        text += str_cat(" as entry ", index + 1, " of ", entries.size());
       }
       difference.values.push_back(text.empty() ? "nothing" : text);
     }
@@ -339,7 +339,7 @@ describe_mismatch(const std::vector<Alike>& all, FreeDim free, bool in_script) {
       text += ' ' + as_called(brought.operation);
     }
     text += str_cat(" on ", name_ranks(all[i].ranks));
-    text += brought.place.empty() ? "" : str_cat(" (", brought.place, ')');
+    text += brought.line.empty() ? "" : str_cat(" (", brought.line, ')');
   }
   if (!is_one_call) {
     return str_cat(
@@ -399,7 +399,7 @@ Agreement agree(
     const bool is_free = tensor.defined() && has_dim(tensor, free);
     sizes.push_back(is_free ? tensor.size(free.dim) : 0);
   }
-  if (group.impl()->meetings() != nullptr) {
+  if (group.impl()->comparisons() != nullptr) {
     throw UsageError(str_cat(
         "[capture] ",
         operation,
@@ -464,10 +464,10 @@ void agree_on_text(
     const ProcessGroup& group,
     const std::string& operation,
     const std::string& description) {
-  if (auto* meetings = group.impl()->meetings();
-      meetings != nullptr && description.empty()) {
+  if (auto* comparisons = group.impl()->comparisons();
+      comparisons != nullptr && description.empty()) {
     if (group.world_size() > 1) {
-      meetings->push_back(operation);
+      comparisons->push_back(operation);
     }
     return;
   }
@@ -505,11 +505,11 @@ std::shared_ptr<const bool> announce(
     const Notes& notes,
     HearNotes hear) {
   const auto& impl = group.impl();
-  if (impl->meetings() != nullptr) {
-    impl->meetings()->push_back(operation);
+  if (impl->comparisons() != nullptr) {
+    impl->comparisons()->push_back(operation);
     return std::make_shared<const bool>(true);
   }
-  if (impl->is_solo() || impl->is_shut_down() || !impl->hosts_meet()) {
+  if (impl->is_solo() || impl->is_shut_down() || !impl->hosts_communicate()) {
     return std::make_shared<const bool>(true);
   }
   const auto packet = empty_packet();
@@ -540,25 +540,25 @@ std::shared_ptr<const bool> announce(
   return is_agreed;
 }
 
-void settle(const ProcessGroup& group) {
-  ProcessGroup::Impl::settle(group.impl());
+void finish_comparison(const ProcessGroup& group) {
+  ProcessGroup::Impl::finish_comparison(group.impl());
 }
 
-DeferredMeetings::DeferredMeetings(const ProcessGroup& group)
+DeferredComparisons::DeferredComparisons(const ProcessGroup& group)
     : impl_(group.impl()) {
-  settle(group);
-  impl_->set_meetings(&operations_);
+  finish_comparison(group);
+  impl_->set_comparisons(&operations_);
 }
-DeferredMeetings::~DeferredMeetings() {
-  impl_->set_meetings(nullptr);
+DeferredComparisons::~DeferredComparisons() {
+  impl_->set_comparisons(nullptr);
 }
 
-void hold_meetings(
+void repeat_comparisons(
     const ProcessGroup& group,
     const std::vector<std::string>& operations) {
   for (const auto& operation : operations) {
     announce(group, operation);
-    settle(group);
+    finish_comparison(group);
   }
 }
 

@@ -66,14 +66,14 @@ bool is_on_any_rank(
     bool flag);
 
 /// Compares `operation` across ranks as `agree` does, but in the background:
-/// the next operation of the group, or `settle`, waits for it and throws
-/// `MismatchError`. Does nothing in groups whose hosts cannot communicate
-/// without waiting for a device. The returned flag becomes true when all ranks
-/// have sent the same, and is true if nothing is compared: other ranks may then
-/// perform the operation, even if this rank no longer needs it. Up to
-/// `kMostNotes` numbers are sent along: `hear` receives those of each rank when
-/// they have agreed, and may throw the error of the waiting operation. Notes of
-/// zeros come from a rank that replays a recorded step.
+/// the next operation of the group, or `finish_comparison`, waits for it and
+/// throws `MismatchError`. Does nothing in groups whose hosts cannot
+/// communicate without waiting for a device. The returned flag becomes true
+/// when all ranks have sent the same, and is true if nothing is compared: other
+/// ranks may then perform the operation, even if this rank no longer needs it.
+/// Up to `kMostNotes` numbers are sent along: `hear` receives those of each
+/// rank when they have agreed, and may throw the error of the waiting
+/// operation. Notes of zeros come from a rank that replays a recorded step.
 inline constexpr size_t kMostNotes = 48;
 using Notes = std::vector<int64_t>;
 /// The notes of all ranks, without a copy: `kMostNotes` numbers per rank.
@@ -99,18 +99,18 @@ ACCELERATE_INTERNAL std::shared_ptr<const bool> announce(
     const std::string& operation,
     const Notes& notes = {},
     HearNotes hear = {});
-ACCELERATE_INTERNAL void settle(const ProcessGroup& group);
+ACCELERATE_INTERNAL void finish_comparison(const ProcessGroup& group);
 
 /// The comparisons that ranks would make in a recorded step. Each replay makes
 /// them, so ranks that replay a step match ranks that run it. During its
 /// lifetime, an operation without values is only recorded, and a comparison of
 /// values, which a replay could not repeat, is a `UsageError`.
-class ACCELERATE_INTERNAL DeferredMeetings {
+class ACCELERATE_INTERNAL DeferredComparisons {
  public:
-  explicit DeferredMeetings(const ProcessGroup& group);
-  ~DeferredMeetings();
-  DeferredMeetings(const DeferredMeetings&) = delete;
-  DeferredMeetings& operator=(const DeferredMeetings&) = delete;
+  explicit DeferredComparisons(const ProcessGroup& group);
+  ~DeferredComparisons();
+  DeferredComparisons(const DeferredComparisons&) = delete;
+  DeferredComparisons& operator=(const DeferredComparisons&) = delete;
 
   std::vector<std::string> take() { return std::move(operations_); }
 
@@ -118,7 +118,7 @@ class ACCELERATE_INTERNAL DeferredMeetings {
   std::shared_ptr<ProcessGroup::Impl> impl_;
   std::vector<std::string> operations_;
 };
-ACCELERATE_INTERNAL void hold_meetings(
+ACCELERATE_INTERNAL void repeat_comparisons(
     const ProcessGroup& group,
     const std::vector<std::string>& operations);
 

@@ -84,15 +84,15 @@ int64_t largest(const Agreement& agreement, size_t tensor) {
 // the padding.
 at::Tensor
 join(const at::Tensor& rows, const Agreement& agreement, size_t tensor) {
-  std::vector<at::Tensor> parts;
+  std::vector<at::Tensor> slices;
   bool is_even = true;
   for (size_t rank = 0; rank < agreement.free_sizes.size(); ++rank) {
     const int64_t size = agreement.free_sizes[rank][tensor];
     is_even = is_even && size == rows.size(1);
-    parts.push_back(
+    slices.push_back(
         rows.select(0, static_cast<int64_t>(rank)).narrow(0, 0, size));
   }
-  return is_even ? rows.flatten(0, 1) : at::cat(parts);
+  return is_even ? rows.flatten(0, 1) : at::cat(slices);
 }
 
 // Reduces the values of all ranks.

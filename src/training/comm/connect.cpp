@@ -28,7 +28,7 @@ namespace {
 std::string address_for_peers(
     const ProcessEnvironment& environment,
     const Deadline& deadline) {
-  for (const auto& address : find_meeting_point(environment, deadline)) {
+  for (const auto& address : resolve_rank_0(environment, deadline)) {
     if (auto own = own_address_towards(address); !own.empty()) {
       return own;
     }
@@ -183,7 +183,7 @@ ProcessGroup ProcessGroup::connect(
   const auto address =
       interface.empty() ? address_for_peers(environment, deadline) : "";
   const BackendArguments arguments{
-      meet(environment, deadline),
+      connect_store(environment, deadline),
       topology.rank,
       topology.world_size,
       options.timeout,

@@ -8,14 +8,14 @@
 #include "accelerate/distributed/process_group.h"
 #include "accelerate/process.h"
 #include "core/base/internal.h"
-#include "training/comm/meeting_point.h"
+#include "training/comm/rendezvous.h"
 
 namespace accelerate {
 
 /// The store in which all ranks of the run have signed in. Throws as
 /// `ProcessGroup::connect`. Rank 0 keeps listening until the process ends, so
 /// that no rank finds a closing store between two groups.
-ACCELERATE_INTERNAL c10::intrusive_ptr<c10d::Store> meet(
+ACCELERATE_INTERNAL c10::intrusive_ptr<c10d::Store> connect_store(
     const ProcessEnvironment& environment,
     const Deadline& deadline);
 

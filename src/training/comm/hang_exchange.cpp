@@ -297,9 +297,10 @@ void HangExchange::Talk::hear_verdict(c10d::Store& store) {
   if (store.check({verdict})) {
     const auto said = text_of(store.get(verdict));
     if (said != kNotSaid && answered->since) {
-      Watchdog::note_told(*membership, *answered->since, false, said == kSaid);
+      Watchdog::note_reported(
+          *membership, *answered->since, false, said == kSaid);
     } else if (answered->was_due) {
-      Watchdog::instance().note_nothing_told(*membership);
+      Watchdog::instance().note_nothing_to_report(*membership);
     }
     answered.reset();
   } else if (Watchdog::Clock::now() > answered->end) {
@@ -339,19 +340,19 @@ void HangExchange::Talk::print(c10d::Store& store) {
       std::chrono::duration<double>(membership->threshold).count();
   const auto since = watchdog.waits_since(*membership);
   const bool says = since && watchdog.has_news(*membership, reports, silent);
-  const bool is_settled = !names_slow_rank(reports, threshold);
+  const bool is_final = !names_slow_rank(reports, threshold);
   store.set(
       key("verdict", round),
       bytes_of(
-          !says        ? kNotSaid
-          : is_settled ? kSaid
-                       : kSaidOfSlow));
+          !says      ? kNotSaid
+          : is_final ? kSaid
+                     : kSaidOfSlow));
   answered.reset();
   if (says) {
     Watchdog::say(describe_hang(reports, silent, threshold));
-    Watchdog::note_told(*membership, *since, true, is_settled);
+    Watchdog::note_reported(*membership, *since, true, is_final);
   } else {
-    watchdog.note_nothing_told(*membership);
+    watchdog.note_nothing_to_report(*membership);
   }
 }
 

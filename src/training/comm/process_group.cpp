@@ -11,7 +11,7 @@
 #include "accelerate/distributed/c10d.h"
 #include "accelerate/error.h"
 #include "core/base/str.h"
-#include "core/observe/calling_place.h"
+#include "core/observe/calling_line.h"
 #include "training/comm/arguments.h"
 #include "training/comm/backends/backends.h"
 #include "training/comm/failures.h"
@@ -74,12 +74,12 @@ at::Tensor as_real(const at::Tensor& tensor) {
 void check_whole(
     const char* operation,
     const at::Tensor& whole,
-    const at::Tensor& part,
+    const at::Tensor& shard,
     int world_size) {
   check_dense(operation, whole);
-  check_dense(operation, part);
-  if (whole.numel() != part.numel() * world_size ||
-      whole.scalar_type() != part.scalar_type()) {
+  check_dense(operation, shard);
+  if (whole.numel() != shard.numel() * world_size ||
+      whole.scalar_type() != shard.scalar_type()) {
     throw UsageError(str_cat(
         "[",
         operation,
@@ -88,9 +88,9 @@ void check_whole(
         " elements of ",
         whole.scalar_type(),
         ", but each rank's shard has ",
-        part.numel(),
+        shard.numel(),
         " of ",
-        part.scalar_type(),
+        shard.scalar_type(),
         ". Use the same dtype for both, and pad the full tensor to ",
         world_size,
         " equal shards"));
@@ -122,11 +122,11 @@ void check_rows(
 
 // Torch 2.13 renamed these collectives and deprecated the old names.
 template <typename Group>
-auto all_gather_single(Group& group, at::Tensor& whole, at::Tensor& part) {
-  if constexpr (requires { group.all_gather_single(whole, part); }) {
-    return group.all_gather_single(whole, part);
+auto all_gather_single(Group& group, at::Tensor& whole, at::Tensor& shard) {
+  if constexpr (requires { group.all_gather_single(whole, shard); }) {
+    return group.all_gather_single(whole, shard);
   } else {
-    return group._allgather_base(whole, part);
+    return group._allgather_base(whole, shard);
   }
 }
 
@@ -145,15 +145,15 @@ auto all_to_all_single(Group& group, at::Tensor& output, at::Tensor& input) {
 template <typename Group>
 auto reduce_scatter_single(
     Group& group,
-    at::Tensor& part,
+    at::Tensor& shard,
     at::Tensor& whole,
     const c10d::ReduceScatterOptions& options) {
   if constexpr (requires {
-                  group.reduce_scatter_single(part, whole, options);
+                  group.reduce_scatter_single(shard, whole, options);
                 }) {
-    return group.reduce_scatter_single(part, whole, options);
+    return group.reduce_scatter_single(shard, whole, options);
   } else {
-    return group._reduce_scatter_base(part, whole, options);
+    return group._reduce_scatter_base(shard, whole, options);
   }
 }
 
@@ -181,7 +181,7 @@ ProcessGroup::Impl::Impl(
   if (!speaks_cpu && !devices.empty()) {
     substitute_ = devices.front().type();
   }
-  if (!ranks_are_threads_ && hosts_meet()) {
+  if (!ranks_are_threads_ && hosts_communicate()) {
     board_ = Board::of(group_);
   }
 }
@@ -237,7 +237,7 @@ void ProcessGroup::Impl::shutdown() {
   }
   unsettled_ = {};
   exchange_.reset();
-  if (membership_ != nullptr && !is_part_ && ranks_are_threads_) {
+  if (membership_ != nullptr && !is_subgroup_ && ranks_are_threads_) {
     membership_->is_over = true;
   }
   if (group_ && owns_) {
@@ -269,14 +269,15 @@ ProcessGroup::Work ProcessGroup::Impl::start(
         "] The process group is shut down. Call collectives before "
         "end_training()"));
   }
-  settle(impl);
+  finish_comparison(impl);
   Operation numbered = impl->describe(operation, tensor);
   numbered.number = impl->last_number() + 1;
   ++impl->num_operations_;
   const auto begin = Clock::now();
   // Backends that connect at the first call wait here.
   const WithoutScriptLock unlocked;
-  const OperationScope scope(Part::kCommunication, impl->membership_, numbered);
+  const OperationScope scope(
+      StepPhase::kCommunication, impl->membership_, numbered);
   try {
     auto work = start(*impl->group_);
     // Some are not counted, such as sends.
@@ -293,7 +294,7 @@ ObservedOperation ProcessGroup::Impl::describe(
     const at::Tensor& tensor) const {
   Operation described;
   described.name = operation;
-  described.group_size = is_part_ ? world_size_ : 0;
+  described.group_size = is_subgroup_ ? world_size_ : 0;
   if (tensor.defined()) {
     described.dtype = c10::toString(tensor.scalar_type());
     const auto sizes = tensor.sizes();
@@ -311,7 +312,7 @@ void ProcessGroup::Impl::watch(std::chrono::milliseconds threshold) {
 
 void ProcessGroup::Impl::watch_with(const Impl& whole) {
   membership_ = whole.membership_;
-  is_part_ = true;
+  is_subgroup_ = true;
 }
 
 void ProcessGroup::Impl::join_record() const {
@@ -320,7 +321,7 @@ void ProcessGroup::Impl::join_record() const {
   }
 }
 
-void ProcessGroup::Impl::settle(const std::shared_ptr<Impl>& impl) {
+void ProcessGroup::Impl::finish_comparison(const std::shared_ptr<Impl>& impl) {
   if (impl->unsettled_) {
     // Taken out first, because it may call the group itself.
     std::exchange(impl->unsettled_, {})(ProcessGroup(impl));
@@ -330,7 +331,7 @@ void ProcessGroup::Impl::settle(const std::shared_ptr<Impl>& impl) {
 void ProcessGroup::Impl::finish(const Operation& operation, c10d::Work& work) {
   const auto begin = Clock::now();
   const WithoutScriptLock unlocked;
-  const OperationScope scope(Part::kCommunication, membership_, operation);
+  const OperationScope scope(StepPhase::kCommunication, membership_, operation);
   try {
     work.wait();
   } catch (const std::exception& error) {
@@ -341,12 +342,12 @@ void ProcessGroup::Impl::finish(const Operation& operation, c10d::Work& work) {
 void ProcessGroup::Impl::guard(
     const char* operation,
     const std::function<void()>& work,
-    Part part) {
+    StepPhase phase) {
   const auto begin = Clock::now();
   Operation whole; // without a number, because it consists of others
   whole.name = operation;
   const WithoutScriptLock unlocked;
-  const OperationScope scope(part, membership_, whole);
+  const OperationScope scope(phase, membership_, whole);
   try {
     work();
   } catch (const std::exception& error) {
@@ -406,14 +407,14 @@ void ProcessGroup::Impl::fail(
   if (!ranks_are_threads_) {
     give_culprit_time();
   }
-  const std::string place = calling_place();
+  const std::string line = calling_line();
   throw CommError(str_cat(
       '[',
       name,
       "] ",
       kAnotherExited,
       which,
-      place.empty() ? "" : str_cat(" (", place, ')'),
+      line.empty() ? "" : str_cat(" (", line, ')'),
       ". Its error is above. If there is no error, that rank left a loop early "
       "(",
       cause,
@@ -548,15 +549,15 @@ ProcessGroup::Work ProcessGroup::start_all_reduce(
 
 ProcessGroup::Work ProcessGroup::start_all_gather_into(
     at::Tensor whole,
-    const at::Tensor& part) const {
-  check_whole("all_gather_into", whole, part, world_size());
+    const at::Tensor& shard) const {
+  check_whole("all_gather_into", whole, shard, world_size());
   if (impl_->is_solo()) {
     const at::NoGradGuard no_grad;
-    whole.copy_(part.reshape(whole.sizes()));
+    whole.copy_(shard.reshape(whole.sizes()));
     return {};
   }
-  check_raw(*this, "all_gather", {part});
-  const auto carried = impl_->carried(part);
+  check_raw(*this, "all_gather", {shard});
+  const auto carried = impl_->carried(shard);
   const bool is_direct = whole.is_contiguous() && !whole.is_conj() &&
                          !whole.is_neg() && whole.device() == carried.device();
   const auto gathered =
@@ -568,21 +569,21 @@ ProcessGroup::Work ProcessGroup::start_all_gather_into(
   return Impl::start(
       impl_,
       "all_gather",
-      part,
+      shard,
       [&](auto& group) { return all_gather_single(group, output, input); },
       [whole, gathered, carried]() mutable { take(whole, gathered); });
 }
 
 ProcessGroup::Work ProcessGroup::start_reduce_scatter(
-    at::Tensor part,
+    at::Tensor shard,
     const at::Tensor& whole,
     ReduceOp op) const {
-  check_whole("reduce_scatter", whole, part, world_size());
+  check_whole("reduce_scatter", whole, shard, world_size());
   check_raw(*this, str_cat("reduce_scatter with ", name_of(op)), {whole});
   check_reducible("reduce_scatter", whole, op);
   if (impl_->is_solo()) {
     const at::NoGradGuard no_grad;
-    part.copy_(whole.reshape(part.sizes()));
+    shard.copy_(whole.reshape(shard.sizes()));
     return {};
   }
   auto input = impl_->carried(whole.detach());
@@ -610,16 +611,16 @@ ProcessGroup::Work ProcessGroup::start_reduce_scatter(
         options.reduceOp = to_c10d(op, input.scalar_type());
         return reduce_scatter_single(group, flat, input, options);
       },
-      [part, rows, input, op, is_ordered, size = world_size()]() mutable {
+      [shard, rows, input, op, is_ordered, size = world_size()]() mutable {
         auto reduced = reduce_rows(rows, op);
         if (is_ordered) {
           reduced = from_ordered(reduced);
         }
         divide(reduced, op, size);
-        if (part.is_complex()) {
+        if (shard.is_complex()) {
           reduced = at::view_as_complex(reduced.view({-1, 2}));
         }
-        part.copy_(reduced.view(part.sizes()));
+        shard.copy_(reduced.view(shard.sizes()));
       });
 }
 
@@ -631,16 +632,16 @@ void ProcessGroup::all_reduce(at::Tensor tensor, ReduceOp op) const {
   start_all_reduce(std::move(tensor), op).wait();
 }
 
-void ProcessGroup::all_gather_into(at::Tensor whole, const at::Tensor& part)
+void ProcessGroup::all_gather_into(at::Tensor whole, const at::Tensor& shard)
     const {
-  start_all_gather_into(std::move(whole), part).wait();
+  start_all_gather_into(std::move(whole), shard).wait();
 }
 
 void ProcessGroup::reduce_scatter(
-    at::Tensor part,
+    at::Tensor shard,
     const at::Tensor& whole,
     ReduceOp op) const {
-  start_reduce_scatter(std::move(part), whole, op).wait();
+  start_reduce_scatter(std::move(shard), whole, op).wait();
 }
 
 at::Tensor ProcessGroup::all_gather(const at::Tensor& tensor) const {

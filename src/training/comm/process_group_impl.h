@@ -45,12 +45,12 @@ class ProcessGroup::Impl {
   /// Pending work that must complete before the next operation: see `announce`.
   using Unsettled = std::function<void(const ProcessGroup& group)>;
   void set_unsettled(Unsettled unsettled) { unsettled_ = std::move(unsettled); }
-  static void settle(const std::shared_ptr<Impl>& impl);
+  static void finish_comparison(const std::shared_ptr<Impl>& impl);
   /// Where comparisons are recorded while a step is recorded; null otherwise.
-  /// See `DeferredMeetings`.
-  std::vector<std::string>* meetings() const { return meetings_; }
-  void set_meetings(std::vector<std::string>* meetings) {
-    meetings_ = meetings;
+  /// See `DeferredComparisons`.
+  std::vector<std::string>* comparisons() const { return comparisons_; }
+  void set_comparisons(std::vector<std::string>* comparisons) {
+    comparisons_ = comparisons;
   }
   /// The number of the latest collective of any thread.
   uint64_t last_number() const { return counted_().value_or(num_operations_); }
@@ -67,7 +67,7 @@ class ProcessGroup::Impl {
   /// that device.
   bool travels_as_cpu(c10::DeviceType device) const;
   /// Whether CPU tensors can be sent without a device.
-  bool hosts_meet() const { return !substitute_; }
+  bool hosts_communicate() const { return !substitute_; }
   /// See `BackendEntry`; for the backend of that device.
   bool sums_after_exchange(c10::DeviceType device) const;
   /// As `start` for `work` that communicates by itself, as autograd does with
@@ -75,7 +75,7 @@ class ProcessGroup::Impl {
   void guard(
       const char* operation,
       const std::function<void()>& work,
-      Part part = Part::kCommunication);
+      StepPhase phase = StepPhase::kCommunication);
   /// From now on, long waits of this rank are reported. No effect if ranks
   /// cannot query each other.
   void watch(std::chrono::milliseconds threshold);
@@ -127,12 +127,12 @@ class ProcessGroup::Impl {
   int num_channels_ = 0;
   bool checks_collectives_ = false;
   Unsettled unsettled_;
-  std::vector<std::string>* meetings_ = nullptr;
+  std::vector<std::string>* comparisons_ = nullptr;
   std::vector<std::weak_ptr<Impl>> subgroups_;
   std::shared_ptr<HangExchange> exchange_;
   std::shared_ptr<Board> board_;
   Membership* membership_ = nullptr;
-  bool is_part_ = false;
+  bool is_subgroup_ = false;
 };
 
 struct ProcessGroup::Work::State {

@@ -15,7 +15,7 @@ namespace {
 
 /// What must be equal for Accelerators to share a connection.
 struct Key {
-  Rendezvous meeting_point;
+  Rendezvous rendezvous;
   int rank;
   int world_size;
   std::string backend;

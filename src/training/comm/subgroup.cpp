@@ -42,7 +42,7 @@ int64_t next_number(const ProcessGroup& group) {
              : 0;
 }
 
-void check_parts(const std::vector<std::vector<int>>& lists) {
+void check_lists(const std::vector<std::vector<int>>& lists) {
   const auto size = static_cast<int>(lists.size());
   for (int rank = 0; rank < size; ++rank) {
     const auto& ranks = lists[static_cast<size_t>(rank)];
@@ -80,7 +80,7 @@ void check_parts(const std::vector<std::vector<int>>& lists) {
 
 // Returns a number for the new groups that is unique in this one. Every rank
 // sees the lists of all, so that either all continue or none.
-int64_t agree_on_parts(
+int64_t agree_on_subgroups(
     const ProcessGroup& group,
     const std::vector<int>& ranks) {
   const int64_t number = next_number(group);
@@ -100,7 +100,7 @@ int64_t agree_on_parts(
         length,
         reinterpret_cast<char*>(lists.back().data()));
   }
-  check_parts(lists);
+  check_lists(lists);
   int64_t agreed = 0;
   std::memcpy(&agreed, all[0].data(), sizeof(agreed));
   return agreed;
@@ -129,7 +129,7 @@ c10::intrusive_ptr<c10d::Backend> make_like(
        .parent = parent});
 }
 
-c10::intrusive_ptr<c10d::ProcessGroup> make_part(
+c10::intrusive_ptr<c10d::ProcessGroup> make_backend_group(
     c10d::ProcessGroup& whole,
     const std::vector<int>& ranks,
     int64_t number) {
@@ -143,7 +143,8 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_part(
   const auto own = std::find(ranks.begin(), ranks.end(), whole.getRank());
   const auto rank = static_cast<int>(own - ranks.begin());
   const auto size = static_cast<int>(ranks.size());
-  auto part = c10::make_intrusive<c10d::ProcessGroup>(store, rank, size);
+  auto backend_group =
+      c10::make_intrusive<c10d::ProcessGroup>(store, rank, size);
   std::map<c10d::Backend*, c10::intrusive_ptr<c10d::Backend>> made;
   // In the same order on all ranks: creating a backend waits for the others.
   std::map<c10::DeviceType, c10::intrusive_ptr<c10d::Backend>> parents;
@@ -155,13 +156,13 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_part(
     if (!backend) {
       backend = make_like(parent, store, rank, size);
     }
-    part->setBackend(
+    backend_group->setBackend(
         device,
         c10d::ProcessGroup::strToBackendType(parent->getBackendName()),
         backend);
   }
-  part->setDefaultBackend(whole.getBackendType());
-  return part;
+  backend_group->setDefaultBackend(whole.getBackendType());
+  return backend_group;
 }
 
 c10::intrusive_ptr<c10d::Work> start_barrier(c10d::ProcessGroup& group) {
@@ -177,13 +178,13 @@ c10::intrusive_ptr<c10d::Work> start_barrier(c10d::ProcessGroup& group) {
 // As ranks may be threads, they start their first collectives one after the
 // other, and none continues before all have. This also keeps rank 0's store
 // alive until all are connected.
-void enlist(c10d::ProcessGroup& whole, c10d::ProcessGroup* part) {
+void enlist(c10d::ProcessGroup& whole, c10d::ProcessGroup* backend_group) {
   static std::mutex mutex;
   std::vector<c10::intrusive_ptr<c10d::Work>> barriers;
   {
     const std::lock_guard<std::mutex> lock(mutex);
-    if (part != nullptr) {
-      barriers.push_back(start_barrier(*part));
+    if (backend_group != nullptr) {
+      barriers.push_back(start_barrier(*backend_group));
     }
     barriers.push_back(start_barrier(whole));
   }
@@ -201,7 +202,7 @@ std::vector<int> all_ranks(const ProcessGroup& group) {
 } // namespace
 
 ProcessGroup ProcessGroup::subgroup(const std::vector<int>& ranks) const {
-  const int64_t number = agree_on_parts(*this, ranks);
+  const int64_t number = agree_on_subgroups(*this, ranks);
   return ranks == all_ranks(*this) ? *this : make_subgroup(ranks, number);
 }
 
@@ -210,7 +211,7 @@ ProcessGroup ProcessGroup::duplicate() const {
     return *this;
   }
   const auto ranks = all_ranks(*this);
-  return make_subgroup(ranks, agree_on_parts(*this, ranks));
+  return make_subgroup(ranks, agree_on_subgroups(*this, ranks));
 }
 
 ProcessGroup ProcessGroup::make_subgroup(
@@ -220,18 +221,18 @@ ProcessGroup ProcessGroup::make_subgroup(
   const QuietLog quiet;
   ProcessGroup result;
   impl_->guard("subgroup", [&] {
-    c10::intrusive_ptr<c10d::ProcessGroup> part;
+    c10::intrusive_ptr<c10d::ProcessGroup> backend_group;
     if (ranks.size() > 1) {
-      part = make_part(whole, ranks, number);
+      backend_group = make_backend_group(whole, ranks, number);
       result = ProcessGroup(std::make_shared<Impl>(
-          part, backend(), /*owns=*/true, ranks_are_threads()));
+          backend_group, backend(), /*owns=*/true, ranks_are_threads()));
       impl_->adopt(result.impl());
       result.impl()->watch_with(*impl_);
       result.impl()->set_checks_collectives(impl_->checks_collectives());
     }
-    enlist(whole, part.get());
-    if (part) {
-      forget_gloo_address(part->getStore(), part->getRank());
+    enlist(whole, backend_group.get());
+    if (backend_group) {
+      forget_gloo_address(backend_group->getStore(), backend_group->getRank());
     }
   });
   return result;

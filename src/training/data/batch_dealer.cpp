@@ -48,7 +48,7 @@ BatchDealer::Turn BatchDealer::deal(const std::vector<int64_t>& sizes) {
   }
   for (int64_t rank = 0; rank < world_size; ++rank) {
     const int64_t first = rank * per_rank;
-    turn.parts.push_back(
+    turn.slices.push_back(
         {.first = first,
          .num_samples = per_rank,
          .num_real =

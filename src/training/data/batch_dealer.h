@@ -21,7 +21,7 @@ class ACCELERATE_INTERNAL BatchDealer {
  public:
   /// The rows `num_samples` from `first` on, of a round's concatenated samples
   /// and those that fill it up. The first `num_real` are not repeats.
-  struct Part {
+  struct Slice {
     int64_t first = 0;
     int64_t num_samples = 0;
     int64_t num_real = 0;
@@ -32,7 +32,7 @@ class ACCELERATE_INTERNAL BatchDealer {
     /// Samples of the first round (possibly this one) that fill this one up.
     std::vector<int64_t> repeated;
     /// One per rank, of equal length.
-    std::vector<Part> parts;
+    std::vector<Slice> slices;
     /// Each rank's part is the batch with its number.
     bool is_even = false;
     /// Keep its batches, because they may fill up later rounds.

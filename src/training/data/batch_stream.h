@@ -23,7 +23,7 @@ struct EpochPlan {
   std::shared_ptr<const BatchSource> source;
   /// As they apply to this rank.
   DataLoaderOptions options;
-  LoaderPlace place;
+  LoaderContext context;
   uint64_t seed = 0;
   int64_t epoch = 0;
   /// What was already returned: samples of all ranks; batches of all ranks if a
@@ -40,7 +40,7 @@ struct EpochPlan {
            options.iterable_sharding == IterableSharding::kSource;
   }
   bool is_dispatched() const {
-    return options.dispatch_batches && place.shard.world_size > 1;
+    return options.dispatch_batches && context.shard.world_size > 1;
   }
 };
 
@@ -77,7 +77,7 @@ std::shared_ptr<RoundMaker> make_stream_rounds(
     const std::vector<int>& ranks);
 /// Rounds of part `index` of `count`, all for this rank.
 std::shared_ptr<RoundMaker>
-make_part_rounds(const EpochPlan& plan, int64_t index, int64_t count);
+make_slice_rounds(const EpochPlan& plan, int64_t index, int64_t count);
 
 /// Worker threads that wait for the next epoch. Several loops may take some.
 class WorkerShelf : public std::enable_shared_from_this<WorkerShelf> {

@@ -21,91 +21,93 @@ bool is_plain(const at::Tensor& tensor) {
   return tensor.is_cpu() && tensor.is_contiguous() && !tensor.requires_grad();
 }
 
-void check_kind(const std::vector<at::Tensor>& parts, const std::string& path) {
-  for (size_t i = 1; i < parts.size(); ++i) {
-    if (parts[i].defined() != parts[0].defined()) {
+void check_kind(
+    const std::vector<at::Tensor>& values,
+    const std::string& path) {
+  for (size_t i = 1; i < values.size(); ++i) {
+    if (values[i].defined() != values[0].defined()) {
       fail(
           path,
           str_cat(
               "Sample ",
-              parts[i].defined() ? 0 : i,
+              values[i].defined() ? 0 : i,
               " has an undefined tensor, but sample ",
-              parts[i].defined() ? i : 0,
+              values[i].defined() ? i : 0,
               " has a defined one. Define all or none"));
     }
-    if (parts[i].defined() &&
-        (parts[i].scalar_type() != parts[0].scalar_type() ||
-         parts[i].device() != parts[0].device())) {
+    if (values[i].defined() &&
+        (values[i].scalar_type() != values[0].scalar_type() ||
+         values[i].device() != values[0].device())) {
       fail(
           path,
           str_cat(
               "Sample ",
               i,
               " is ",
-              parts[i].scalar_type(),
+              values[i].scalar_type(),
               " on ",
-              parts[i].device(),
+              values[i].device(),
               ", but sample 0 is ",
-              parts[0].scalar_type(),
+              values[0].scalar_type(),
               " on ",
-              parts[0].device()));
+              values[0].device()));
     }
   }
 }
 
 // Checks dimensions from `first_dim` on; the first may differ if it is padded.
 void check_shapes(
-    const std::vector<at::Tensor>& parts,
+    const std::vector<at::Tensor>& values,
     int64_t first_dim,
     const std::string& path) {
-  const auto end_of = [&](const at::Tensor& part) {
-    return part.sizes().slice(
-        static_cast<size_t>(std::min(first_dim, part.dim())));
+  const auto end_of = [&](const at::Tensor& tensor) {
+    return tensor.sizes().slice(
+        static_cast<size_t>(std::min(first_dim, tensor.dim())));
   };
-  for (size_t i = 1; i < parts.size(); ++i) {
-    if (parts[i].dim() == parts[0].dim() &&
-        end_of(parts[i]) == end_of(parts[0])) {
+  for (size_t i = 1; i < values.size(); ++i) {
+    if (values[i].dim() == values[0].dim() &&
+        end_of(values[i]) == end_of(values[0])) {
       continue;
     }
     const bool padding_helps =
-        first_dim == 0 && parts[0].dim() > 0 &&
-        parts[i].dim() == parts[0].dim() &&
-        parts[i].sizes().slice(1) == parts[0].sizes().slice(1);
+        first_dim == 0 && values[0].dim() > 0 &&
+        values[i].dim() == values[0].dim() &&
+        values[i].sizes().slice(1) == values[0].sizes().slice(1);
     fail(
         path,
         str_cat(
             "Sample ",
             i,
             " has shape ",
-            parts[i].sizes(),
+            values[i].sizes(),
             ", but sample 0 has ",
-            parts[0].sizes(),
+            values[0].sizes(),
             first_dim == 0 ? "" : ". Only the first dimension may differ",
             padding_helps ? ". Pad them with PaddingCollator" : ""));
   }
 }
 
-at::Tensor stack(const std::vector<at::Tensor>& parts) {
-  if (!std::all_of(parts.begin(), parts.end(), is_plain)) {
-    return at::stack(parts);
+at::Tensor stack(const std::vector<at::Tensor>& values) {
+  if (!std::all_of(values.begin(), values.end(), is_plain)) {
+    return at::stack(values);
   }
-  auto sizes = parts[0].sizes().vec();
-  sizes.insert(sizes.begin(), static_cast<int64_t>(parts.size()));
-  auto batch = at::empty(sizes, parts[0].options());
+  auto sizes = values[0].sizes().vec();
+  sizes.insert(sizes.begin(), static_cast<int64_t>(values.size()));
+  auto batch = at::empty(sizes, values[0].options());
   auto* to = static_cast<std::byte*>(batch.mutable_data_ptr());
-  for (const auto& part : parts) {
-    std::memcpy(to, part.const_data_ptr(), part.nbytes());
-    to += part.nbytes();
+  for (const auto& tensor : values) {
+    std::memcpy(to, tensor.const_data_ptr(), tensor.nbytes());
+    to += tensor.nbytes();
   }
   return batch;
 }
 
 int64_t padded_length(
-    const std::vector<at::Tensor>& parts,
+    const std::vector<at::Tensor>& values,
     const PaddingOptions& padding,
     const std::string& path) {
   const auto longest = std::max_element(
-      parts.begin(), parts.end(), [](const auto& a, const auto& b) {
+      values.begin(), values.end(), [](const auto& a, const auto& b) {
         return a.size(0) < b.size(0);
       });
   if (!padding.length) {
@@ -117,7 +119,7 @@ int64_t padded_length(
         path,
         str_cat(
             "Sample ",
-            longest - parts.begin(),
+            longest - values.begin(),
             " has length ",
             longest->size(0),
             ", but samples are padded to length ",
@@ -132,74 +134,74 @@ int64_t padded_length(
 namespace detail {
 
 at::Tensor LeafJoiner::join(
-    const std::vector<at::Tensor>& parts,
+    const std::vector<at::Tensor>& values,
     const std::string& name,
     const std::string& path) {
-  check_kind(parts, path);
-  if (!parts[0].defined()) {
+  check_kind(values, path);
+  if (!values[0].defined()) {
     return {};
   }
   const auto is_listed = [&](const std::vector<std::string>& names) {
     return names.empty() ||
            std::find(names.begin(), names.end(), name) != names.end();
   };
-  if (padding_ == nullptr || parts[0].dim() == 0 ||
+  if (padding_ == nullptr || values[0].dim() == 0 ||
       !is_listed(padding_->fields)) {
-    check_shapes(parts, 0, path);
-    return stack(parts);
+    check_shapes(values, 0, path);
+    return stack(values);
   }
-  check_shapes(parts, 1, path);
-  const int64_t length = padded_length(parts, *padding_, path);
+  check_shapes(values, 1, path);
+  const int64_t length = padded_length(values, *padding_, path);
   if (name == padding_->mask_of) {
-    make_mask(parts, length);
+    make_mask(values, length);
   }
-  auto sizes = parts[0].sizes().vec();
+  auto sizes = values[0].sizes().vec();
   sizes[0] = length;
-  sizes.insert(sizes.begin(), static_cast<int64_t>(parts.size()));
+  sizes.insert(sizes.begin(), static_cast<int64_t>(values.size()));
   const auto value = padding_->values.find(name);
   auto batch = at::full(
       sizes,
       value == padding_->values.end() ? 0.0 : value->second,
-      parts[0].options().requires_grad(false));
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const int64_t size = parts[i].size(0);
+      values[0].options().requires_grad(false));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const int64_t size = values[i].size(0);
     batch.select(0, static_cast<int64_t>(i))
         .narrow(0, padding_->left ? length - size : 0, size)
-        .copy_(parts[i]);
+        .copy_(values[i]);
   }
   return batch;
 }
 
 void LeafJoiner::make_mask(
-    const std::vector<at::Tensor>& parts,
+    const std::vector<at::Tensor>& values,
     int64_t length) {
   mask_ = at::zeros(
-      {static_cast<int64_t>(parts.size()), length},
-      parts[0].options().dtype(at::kLong).requires_grad(false));
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const int64_t size = parts[i].size(0);
+      {static_cast<int64_t>(values.size()), length},
+      values[0].options().dtype(at::kLong).requires_grad(false));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const int64_t size = values[i].size(0);
     mask_.select(0, static_cast<int64_t>(i))
         .narrow(0, padding_->left ? length - size : 0, size)
         .fill_(1);
   }
 }
 
-at::Tensor LeafJoiner::join(const std::vector<bool>& parts) {
-  auto numbers = at::empty({static_cast<int64_t>(parts.size())}, at::kBool);
-  std::copy(parts.begin(), parts.end(), numbers.mutable_data_ptr<bool>());
+at::Tensor LeafJoiner::join(const std::vector<bool>& values) {
+  auto numbers = at::empty({static_cast<int64_t>(values.size())}, at::kBool);
+  std::copy(values.begin(), values.end(), numbers.mutable_data_ptr<bool>());
   return numbers;
 }
 
-at::Tensor LeafJoiner::join(const std::vector<int64_t>& parts) {
-  return at::tensor(parts, at::kLong);
+at::Tensor LeafJoiner::join(const std::vector<int64_t>& values) {
+  return at::tensor(values, at::kLong);
 }
 
-at::Tensor LeafJoiner::join(const std::vector<float>& parts) {
-  return at::tensor(parts, at::kFloat);
+at::Tensor LeafJoiner::join(const std::vector<float>& values) {
+  return at::tensor(values, at::kFloat);
 }
 
-at::Tensor LeafJoiner::join(const std::vector<double>& parts) {
-  return at::tensor(parts, at::kDouble);
+at::Tensor LeafJoiner::join(const std::vector<double>& values) {
+  return at::tensor(values, at::kDouble);
 }
 
 at::Tensor LeafJoiner::mask(const std::string& name) const {
@@ -234,7 +236,7 @@ void check_samples(size_t num_samples) {
   }
 }
 
-std::string part_path(const std::string& path, const std::string& name) {
+std::string field_path(const std::string& path, const std::string& name) {
   return path.empty() ? name : str_cat(path, ".", name);
 }
 

@@ -76,9 +76,10 @@ class CsvReader {
         line_ = first_line_;
         fail("A quoted field in this record is never closed");
       }
-      const auto part = text_.substr(at_, quote - at_);
-      line_ += static_cast<size_t>(std::count(part.begin(), part.end(), '\n'));
-      field.append(part);
+      const auto chunk = text_.substr(at_, quote - at_);
+      line_ +=
+          static_cast<size_t>(std::count(chunk.begin(), chunk.end(), '\n'));
+      field.append(chunk);
       at_ = quote + 1;
       if (!skip('"')) {
         return;
@@ -134,10 +135,10 @@ class CsvRows final : public TextDataset::Impl {
           "The file is empty, but its first row must contain the column names");
     }
     while (reader.find_record()) {
-      const Place place{&file, reader.offset(), reader.line()};
+      const RowPosition position{&file, reader.offset(), reader.line()};
       const auto& fields = reader.read_record();
       if (at_header) {
-        read_header(place, fields);
+        read_header(position, fields);
         at_header = false;
         continue;
       }
@@ -148,19 +149,20 @@ class CsvRows final : public TextDataset::Impl {
       }
       if (fields.size() != columns.size()) {
         file.fail(
-            place.line,
+            position.line,
             str_cat(
                 "This row has ",
                 fields.size(),
                 " fields, but the first row has ",
                 columns.size()));
       }
-      rows.push_back(place);
+      rows.push_back(position);
     }
   }
 
-  TextRow read(const Place& place) const override {
-    CsvReader reader(*place.file, options_.separator, place.offset, place.line);
+  TextRow read(const RowPosition& position) const override {
+    CsvReader reader(
+        *position.file, options_.separator, position.offset, position.line);
     const auto& fields = reader.read_record();
     TextRow row;
     for (size_t i = 0; i < columns.size(); ++i) {
@@ -170,16 +172,19 @@ class CsvRows final : public TextDataset::Impl {
   }
 
  private:
-  void read_header(const Place& place, const std::vector<std::string>& names) {
+  void read_header(
+      const RowPosition& position,
+      const std::vector<std::string>& names) {
     if (files.size() > 1 && names != columns) {
-      place.file->fail(
-          place.line, "The column names differ from those of the first file");
+      position.file->fail(
+          position.line,
+          "The column names differ from those of the first file");
     }
     columns = names;
     for (auto name = names.begin(); name != names.end(); ++name) {
       if (std::find(names.begin(), name, *name) != name) {
-        place.file->fail(
-            place.line, str_cat("Two columns are named '", *name, "'"));
+        position.file->fail(
+            position.line, str_cat("Two columns are named '", *name, "'"));
       }
     }
   }

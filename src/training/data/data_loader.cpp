@@ -74,7 +74,7 @@ struct AnyDataLoader::State final : Stateful {
 
   std::shared_ptr<const detail::BatchSource> source;
   DataLoaderOptions options;
-  detail::LoaderPlace place;
+  detail::LoaderContext context;
   uint64_t seed = 0;
   /// Rank 0's if rank 0 reads.
   int64_t num_samples = 0;
@@ -103,7 +103,7 @@ struct AnyDataLoader::State final : Stateful {
     return {
         .source = source,
         .options = options,
-        .place = place,
+        .context = context,
         .seed = seed,
         .epoch = epoch,
         .num_done = num_done};
@@ -127,7 +127,7 @@ struct AnyDataLoader::State final : Stateful {
     if (plan.shards_itself()) {
       return 1;
     }
-    return place.shard.world_size *
+    return context.shard.world_size *
            (options.batch_sampler ? 1 : plan.per_rank());
   }
   const char* unit() const {
@@ -183,7 +183,7 @@ class Cursor final : public BatchCursor {
     batch_.reset();
     std::optional<Item> item;
     try {
-      const PartScope scope(Part::kData);
+      const PhaseScope scope(StepPhase::kData);
       item = stream_->next();
     } catch (...) {
       // The loop may continue after it, so the batch counts as done.
@@ -223,13 +223,13 @@ AnyDataLoader::AnyDataLoader(
   state_->options = std::move(options);
 }
 
-AnyDataLoader AnyDataLoader::placed(detail::LoaderPlace place) const {
+AnyDataLoader AnyDataLoader::placed(detail::LoaderContext context) const {
   AnyDataLoader loader = *this;
   loader.state_ = std::make_shared<State>();
   State& state = *loader.state_;
   state.source = state_->source;
   state.options = state_->options;
-  const auto& asked = place.configuration;
+  const auto& asked = context.configuration;
   state.options.split_batches =
       asked.split_batches.value_or(state.options.split_batches);
   state.options.dispatch_batches =
@@ -237,7 +237,7 @@ AnyDataLoader AnyDataLoader::placed(detail::LoaderPlace place) const {
   state.options.even_batches =
       asked.even_batches.value_or(state.options.even_batches);
   check(state.options, state.is_stream());
-  const int world_size = place.shard.world_size;
+  const int world_size = context.shard.world_size;
   require(
       !state.options.split_batches ||
           state.options.batch_size % world_size == 0,
@@ -249,7 +249,7 @@ AnyDataLoader AnyDataLoader::placed(detail::LoaderPlace place) const {
           ", the number of ranks. Change the batch size, or set split_batches "
           "to false"));
   const auto all =
-      place.group
+      context.group
           .all_gather(at::tensor(
               {static_cast<int64_t>(state_->seed), state_->num_samples},
               at::kLong))
@@ -257,7 +257,7 @@ AnyDataLoader AnyDataLoader::placed(detail::LoaderPlace place) const {
   const auto* words = all.data_ptr<int64_t>();
   state.seed = static_cast<uint64_t>(words[0]);
   state.num_samples = words[1];
-  for (int rank = 0; rank < place.group.world_size(); ++rank) {
+  for (int rank = 0; rank < context.group.world_size(); ++rank) {
     if (!state.options.dispatch_batches && words[2 * rank + 1] != words[1]) {
       throw MismatchError(str_cat(
           "[DataLoader] The dataset has ",
@@ -270,7 +270,7 @@ AnyDataLoader AnyDataLoader::placed(detail::LoaderPlace place) const {
           "all (dispatch_batches = true)"));
     }
   }
-  state.place = std::move(place);
+  state.context = std::move(context);
   state.next_epoch = state_->next_epoch;
   state.next_num_done = state_->next_num_done;
   state.is_prepared = true;
@@ -310,8 +310,8 @@ std::unique_ptr<detail::BatchCursor> AnyDataLoader::open() {
   const int64_t full_size = state.options.batch_sampler ? 0 : plan.per_rank();
   auto cursor = std::make_unique<detail::Cursor>(
       detail::make_stream(plan, *state.shelf),
-      state.place.step_state ? state.place.step_state->open_feed(full_size)
-                             : nullptr);
+      state.context.step_state ? state.context.step_state->open_feed(full_size)
+                               : nullptr);
   // Only now: if opening fails, the next loop tries the same epoch again.
   state.next_epoch = epoch + 1;
   state.next_num_done = 0;
@@ -334,7 +334,7 @@ std::unique_ptr<detail::BatchCursor> AnyDataLoader::open() {
     state->in_hand.reset();
     switch (event) {
       case Event::kHandedOut:
-        if (const auto& step = state->place.step_state) {
+        if (const auto& step = state->context.step_state) {
           state->in_hand = {state->num_done, step->total_backwards()};
         }
         [[fallthrough]];
@@ -362,10 +362,10 @@ int64_t AnyDataLoader::size() const {
       "Count them in the loop");
   const auto options = state.plan(0, 0).batch_options();
   const detail::Rounds rounds{
-      .per_rank = state.units_per_round() / state.place.shard.world_size,
+      .per_rank = state.units_per_round() / state.context.shard.world_size,
       .drop_last = options.drop_last,
       .even = options.even_batches,
-      .shard = state.place.shard};
+      .shard = state.context.shard};
   return std::max<int64_t>(0, rounds.num_batches(*num_units) - num_skipped_);
 }
 
@@ -382,7 +382,7 @@ int64_t AnyDataLoader::total_batch_size() const {
       !state_->options.batch_sampler,
       "total_batch_size is not defined with a batch_sampler, because its "
       "batches may vary in size");
-  return state_->plan(0, 0).per_rank() * state_->place.shard.world_size;
+  return state_->plan(0, 0).per_rank() * state_->context.shard.world_size;
 }
 
 void AnyDataLoader::set_epoch(int64_t epoch) {
@@ -404,7 +404,7 @@ StateDict AnyDataLoader::State::state_dict() const {
   if (running == nullptr || !is_open) {
     return state_at(next_epoch, next_num_done);
   }
-  const bool is_unused = in_hand && place.step_state->total_backwards() ==
+  const bool is_unused = in_hand && context.step_state->total_backwards() ==
                                         in_hand->total_backwards;
   return state_at(epoch, is_unused ? in_hand->num_done_before : num_done);
 }
@@ -423,7 +423,7 @@ StateDict AnyDataLoader::State::state_at(int64_t epoch, int64_t num_done)
   dict.set("seed", static_cast<int64_t>(seed));
   dict.set("shuffle", options.shuffle);
   dict.set("num_samples", num_samples);
-  dict.set("world_size", place.shard.world_size);
+  dict.set("world_size", context.shard.world_size);
   dict.set("num_workers", options.num_workers);
   dict.set("batch_size", options.batch_size);
   return dict;

@@ -19,7 +19,7 @@ class RootStream final : public BatchStream {
 
   /// `make_queue` is called late, because its exceptions must reach all ranks.
   RootStream(const EpochPlan& plan, const MakeQueue& make_queue)
-      : sender_(plan.place.group, kAhead) {
+      : sender_(plan.context.group, kAhead) {
     read([&] {
       queue_ = make_queue();
       return queue_->next();
@@ -77,7 +77,7 @@ class RootStream final : public BatchStream {
 class PeerStream final : public BatchStream {
  public:
   explicit PeerStream(const EpochPlan& plan)
-      : receiver_(plan.place.group, kAhead), plan_(plan) {}
+      : receiver_(plan.context.group, kAhead), plan_(plan) {}
 
   std::optional<Item> next() override {
     const auto received = receiver_.next();
@@ -107,10 +107,10 @@ class PeerStream final : public BatchStream {
 std::unique_ptr<BatchStream> make_dispatch_stream(
     const EpochPlan& plan,
     WorkerShelf& shelf) {
-  if (plan.place.shard.rank != 0) {
+  if (plan.context.shard.rank != 0) {
     return std::make_unique<PeerStream>(plan);
   }
-  std::vector<int> ranks(static_cast<size_t>(plan.place.shard.world_size));
+  std::vector<int> ranks(static_cast<size_t>(plan.context.shard.world_size));
   std::iota(ranks.begin(), ranks.end(), 0);
   const auto finish = [plan](Item& item, size_t slot) {
     if (slot == 0) {

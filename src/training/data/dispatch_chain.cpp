@@ -20,30 +20,30 @@ constexpr size_t kMaxUnderWay = 3;
 
 /// How many messages ahead each message describes. At least one, otherwise the
 /// last batch could not be recognised.
-size_t num_told(size_t num_ahead) {
+size_t num_announced(size_t num_ahead) {
   return std::max<size_t>(1, num_ahead);
 }
 
 at::Tensor make_first(size_t num_ahead) {
   return at::empty(
-      {kHeadBytes * static_cast<int64_t>(num_told(num_ahead))}, at::kByte);
+      {kHeadBytes * static_cast<int64_t>(num_announced(num_ahead))}, at::kByte);
 }
 
 void set_head(
     const at::Tensor& message,
     const DispatchHead& head,
-    size_t place = 0) {
+    size_t index = 0) {
   std::memcpy(
-      static_cast<DispatchHead*>(message.data_ptr()) + place,
+      static_cast<DispatchHead*>(message.data_ptr()) + index,
       &head,
       sizeof(head));
 }
 
-DispatchHead head_of(const at::Tensor& message, size_t place = 0) {
+DispatchHead head_of(const at::Tensor& message, size_t index = 0) {
   DispatchHead head;
   std::memcpy(
       &head,
-      static_cast<DispatchHead*>(message.data_ptr()) + place,
+      static_cast<DispatchHead*>(message.data_ptr()) + index,
       sizeof(head));
   return head;
 }
@@ -68,7 +68,7 @@ DispatchSender::DispatchSender(ProcessGroup group, int64_t num_ahead)
       is_ended_(world_size_, false) {}
 
 bool DispatchSender::wants_turn() const {
-  return !is_over_ && turns_.size() <= num_ahead_ + num_told(num_ahead_);
+  return !is_over_ && turns_.size() <= num_ahead_ + num_announced(num_ahead_);
 }
 
 void DispatchSender::give(std::vector<DispatchedBatch> turn) {
@@ -130,16 +130,16 @@ std::optional<BatchFacts> DispatchSender::next() {
   return facts;
 }
 
-bool DispatchSender::is_known(size_t place) const {
-  return is_over_ || place < turns_.size();
+bool DispatchSender::is_known(size_t index) const {
+  return is_over_ || index < turns_.size();
 }
 
-DispatchHead DispatchSender::tell(size_t place, size_t rank) {
+DispatchHead DispatchSender::tell(size_t index, size_t rank) {
   DispatchHead head;
-  if (place >= turns_.size() || is_ended_[rank]) {
+  if (index >= turns_.size() || is_ended_[rank]) {
     return head;
   }
-  Turn& turn = turns_[place];
+  Turn& turn = turns_[index];
   if (turn.error.defined()) {
     head.kind = DispatchHead::kError;
     head.num_bytes = turn.error.numel();
@@ -160,8 +160,8 @@ void DispatchSender::send_first() {
   std::vector<ProcessGroup::Work> transfers;
   for (size_t rank = 1; rank < world_size_; ++rank) {
     const auto message = make_first(num_ahead_);
-    for (size_t place = 0; place < num_told(num_ahead_); ++place) {
-      set_head(message, tell(place, rank), place);
+    for (size_t index = 0; index < num_announced(num_ahead_); ++index) {
+      set_head(message, tell(index, rank), index);
     }
     transfers.push_back(
         group_.start_send(message, static_cast<int>(rank), channel_));
@@ -169,17 +169,17 @@ void DispatchSender::send_first() {
   under_way_.push_back(std::move(transfers));
 }
 
-void DispatchSender::send_turn(size_t place) {
+void DispatchSender::send_turn(size_t index) {
   std::vector<ProcessGroup::Work> transfers;
   for (size_t rank = 1; rank < world_size_; ++rank) {
-    const Turn& turn = turns_[place];
+    const Turn& turn = turns_[index];
     if (!turn.is_expected[rank]) {
       continue;
     }
     const at::Tensor message =
         turn.error.defined() ? turn.error : turn.batches[rank].message;
     if (!turn.error.defined()) {
-      set_head(message, tell(place + num_told(num_ahead_), rank));
+      set_head(message, tell(index + num_announced(num_ahead_), rank));
     }
     transfers.push_back(
         group_.start_send(message, static_cast<int>(rank), channel_));
@@ -190,12 +190,12 @@ void DispatchSender::send_turn(size_t place) {
 // No further than the others receive when their loops are at the first round:
 // if the loop is left there, no message remains without a receiver.
 void DispatchSender::send_due() {
-  if (!is_begun_ && is_known(num_told(num_ahead_) - 1)) {
+  if (!is_begun_ && is_known(num_announced(num_ahead_) - 1)) {
     is_begun_ = true;
     send_first();
   }
   while (num_sent_ <= num_ahead_ && num_sent_ < turns_.size() &&
-         is_known(num_sent_ + num_told(num_ahead_))) {
+         is_known(num_sent_ + num_announced(num_ahead_))) {
     send_turn(num_sent_++);
   }
 }
@@ -236,9 +236,9 @@ std::optional<DispatchedBatch> DispatchReceiver::next() {
 void DispatchReceiver::receive_first() {
   const auto first = make_first(num_ahead_);
   group_.start_receive(first, 0, channel_).wait();
-  for (size_t place = 0; place < num_told(num_ahead_); ++place) {
+  for (size_t index = 0; index < num_announced(num_ahead_); ++index) {
     expected_.push_back(
-        {.head = head_of(first, place), .message = {}, .transfer = {}});
+        {.head = head_of(first, index), .message = {}, .transfer = {}});
   }
 }
 

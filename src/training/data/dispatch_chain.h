@@ -86,10 +86,10 @@ class ACCELERATE_INTERNAL DispatchSender {
   };
 
   void push(Turn turn);
-  bool is_known(size_t place) const;
-  DispatchHead tell(size_t place, size_t rank);
+  bool is_known(size_t index) const;
+  DispatchHead tell(size_t index, size_t rank);
   void send_first();
-  void send_turn(size_t place);
+  void send_turn(size_t index);
   void send_due();
 
   ProcessGroup group_;

@@ -54,11 +54,11 @@ void add_pictures(
     std::vector<std::filesystem::path>& above,
     std::vector<std::filesystem::path>& found) {
   std::error_code error;
-  const auto place = std::filesystem::canonical(folder, error);
-  if (std::find(above.begin(), above.end(), place) != above.end()) {
+  const auto canonical_path = std::filesystem::canonical(folder, error);
+  if (std::find(above.begin(), above.end(), canonical_path) != above.end()) {
     return;
   }
-  above.push_back(place);
+  above.push_back(canonical_path);
   for (const auto& entry : sorted_entries(folder)) {
     if (entry.is_directory(error)) {
       add_pictures(entry.path(), above, found);

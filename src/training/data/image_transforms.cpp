@@ -132,20 +132,17 @@ ImageTransform random_resized_crop(int64_t size, double min_scale) {
       const double area =
           height * width * draw_between(min_scale, 1, generator);
       const double ratio = std::exp(draw_between(-widest, widest, generator));
-      const auto part_width =
+      const auto cut_width =
           static_cast<int64_t>(std::round(std::sqrt(area * ratio)));
-      const auto part_height =
+      const auto cut_height =
           static_cast<int64_t>(std::round(std::sqrt(area / ratio)));
-      if (part_width < 1 || part_height < 1 || part_width > image.size(2) ||
-          part_height > image.size(1)) {
+      if (cut_width < 1 || cut_height < 1 || cut_width > image.size(2) ||
+          cut_height > image.size(1)) {
         continue;
       }
-      const int64_t top =
-          draw_below(image.size(1) - part_height + 1, generator);
-      const int64_t left =
-          draw_below(image.size(2) - part_width + 1, generator);
-      return resized(
-          cut(image, top, left, part_height, part_width), size, size);
+      const int64_t top = draw_below(image.size(1) - cut_height + 1, generator);
+      const int64_t left = draw_below(image.size(2) - cut_width + 1, generator);
+      return resized(cut(image, top, left, cut_height, cut_width), size, size);
     }
     // No such part fits: use the centre.
     const int64_t side = std::min(image.size(1), image.size(2));

@@ -135,26 +135,28 @@ class JsonRows final : public TextDataset::Impl {
     for (size_t at = 0; at < file.text().size(); ++line_number) {
       const auto line = line_at(file, at);
       if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
-        const Place place{&file, at, line_number};
-        const auto events = parse(place);
+        const RowPosition position{&file, at, line_number};
+        const auto events = parse(position);
         if (rows.empty()) {
           columns = events.keys;
         }
-        rows.push_back(place);
+        rows.push_back(position);
       }
       at += line.size() + 1;
     }
   }
 
-  TextRow read(const Place& place) const override { return parse(place).row; }
+  TextRow read(const RowPosition& position) const override {
+    return parse(position).row;
+  }
 
  private:
-  static RowEvents parse(const Place& place) {
-    const auto line = line_at(*place.file, place.offset);
+  static RowEvents parse(const RowPosition& position) {
+    const auto line = line_at(*position.file, position.offset);
     RowEvents events;
     if (!json::sax_parse(line.begin(), line.end(), &events)) {
-      place.file->fail(
-          place.line,
+      position.file->fail(
+          position.line,
           str_cat(shorter(events.problem), ". Write one JSON object per line"));
     }
     return events;

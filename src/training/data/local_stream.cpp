@@ -144,13 +144,13 @@ class AgreedStream final : public BatchStream {
         ahead_.error ? kFailed : (ahead_.item ? kBatch : kNone),
         first_ ? 1 : 0};
     const auto mine = at::tensor({own[0] * 2 + own[1]}, at::kLong);
-    const auto all = plan_.place.group.all_gather(mine).contiguous();
+    const auto all = plan_.context.group.all_gather(mine).contiguous();
     const auto* words = all.data_ptr<int64_t>();
     const bool needs_all = plan_.options.drop_last;
     goes_on_ = needs_all;
     int empty = -1;
     int failed = -1;
-    for (int rank = 0; rank < plan_.place.shard.world_size; ++rank) {
+    for (int rank = 0; rank < plan_.context.shard.world_size; ++rank) {
       const int64_t status = words[rank] / 2;
       failed = status == kFailed && failed < 0 ? rank : failed;
       goes_on_ = needs_all ? goes_on_ && status == kBatch
@@ -158,7 +158,7 @@ class AgreedStream final : public BatchStream {
       empty = words[rank] % 2 == 0 ? rank : empty;
     }
     if (failed >= 0) {
-      const auto causes = plan_.place.group.all_gather_bytes(
+      const auto causes = plan_.context.group.all_gather_bytes(
           ahead_.error ? message_of(ahead_.error) : "");
       error_ = str_cat(
           "[DataLoader] Rank ",
@@ -199,24 +199,25 @@ class AgreedStream final : public BatchStream {
   BatchFacts first_facts_;
 };
 
-std::unique_ptr<BatchStream> make_part_stream(
+std::unique_ptr<BatchStream> make_slice_stream(
     const EpochPlan& plan,
     WorkerShelf& shelf,
     const RoundQueue::Finish& finish) {
   const int64_t per_rank = std::max(plan.options.num_workers, 1);
-  const int64_t count = per_rank * plan.place.shard.world_size;
+  const int64_t count = per_rank * plan.context.shard.world_size;
   const auto open = [&] {
     std::vector<std::unique_ptr<RoundQueue>> queues;
     for (int64_t i = 0; i < per_rank; ++i) {
       queues.push_back(make_queue(
           plan,
           shelf,
-          make_part_rounds(plan, plan.place.shard.rank * per_rank + i, count),
+          make_slice_rounds(
+              plan, plan.context.shard.rank * per_rank + i, count),
           finish));
     }
     return std::make_unique<TurnStream>(std::move(queues));
   };
-  const bool agrees = plan.place.shard.world_size > 1 &&
+  const bool agrees = plan.context.shard.world_size > 1 &&
                       (plan.options.even_batches || plan.options.drop_last);
   if (agrees) {
     return std::make_unique<AgreedStream>(plan, open);
@@ -237,9 +238,9 @@ std::unique_ptr<BatchStream> make_local_stream(
     pin_for_device(plan, item);
   };
   if (plan.shards_itself()) {
-    return make_part_stream(plan, shelf, finish);
+    return make_slice_stream(plan, shelf, finish);
   }
-  const std::vector<int> ranks = {plan.place.shard.rank};
+  const std::vector<int> ranks = {plan.context.shard.rank};
   std::vector<std::unique_ptr<RoundQueue>> queues;
   queues.push_back(make_queue(
       plan,

@@ -14,7 +14,7 @@ PackedBatchSampler::PackedBatchSampler(
       lengths_(std::move(lengths)),
       options_(options) {
   const auto& o = options_;
-  if (o.max_length < 1 || o.max_length > o.num_tokens || !has_room(1, 0)) {
+  if (o.max_length < 1 || o.max_length > o.num_tokens || !fits_row(1, 0)) {
     throw UsageError(str_cat(
         "[PackedBatchSampler] Got num_tokens ",
         o.num_tokens,
@@ -39,7 +39,7 @@ PackedBatchSampler::PackedBatchSampler(
   }
 }
 
-bool PackedBatchSampler::has_room(int64_t num_samples, int64_t num_tokens)
+bool PackedBatchSampler::fits_row(int64_t num_samples, int64_t num_tokens)
     const {
   const int64_t num_missing = options_.num_tokens - num_tokens;
   const int64_t num_fillers =
@@ -63,7 +63,7 @@ std::vector<std::vector<int64_t>> PackedBatchSampler::batches(
           " lengths were passed"));
     }
     const int64_t length = lengths_[static_cast<size_t>(index)];
-    if (batches.empty() || !has_room(
+    if (batches.empty() || !fits_row(
                                static_cast<int64_t>(batches.back().size()) + 1,
                                num_tokens + length)) {
       batches.emplace_back();

@@ -103,7 +103,7 @@ class AheadStream final : public BatchStream {
 std::unique_ptr<BatchStream> make_placing_stream(
     const EpochPlan& plan,
     std::unique_ptr<BatchStream> stream) {
-  const auto& device = plan.place.device;
+  const auto& device = plan.context.device;
   if (!device) {
     return stream;
   }

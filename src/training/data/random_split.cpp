@@ -36,13 +36,13 @@ std::vector<std::vector<int64_t>> split_randomly(
     ++sizes[static_cast<size_t>(i) % sizes.size()];
   }
   const auto order = RandomSampler(size).order(seed, /*epoch=*/0);
-  std::vector<std::vector<int64_t>> parts;
+  std::vector<std::vector<int64_t>> subsets;
   auto next = order.begin();
-  for (const int64_t part : sizes) {
-    parts.emplace_back(next, next + part);
-    next += part;
+  for (const int64_t length : sizes) {
+    subsets.emplace_back(next, next + length);
+    next += length;
   }
-  return parts;
+  return subsets;
 }
 
 } // namespace accelerate::detail

@@ -111,8 +111,8 @@ std::unique_ptr<RoundQueue> make_queue(
 }
 
 void pin_for_device(const EpochPlan& plan, Item& item) {
-  if (!item.batch || !plan.options.pin_memory || !plan.place.device ||
-      plan.place.device->is_cpu()) {
+  if (!item.batch || !plan.options.pin_memory || !plan.context.device ||
+      plan.context.device->is_cpu()) {
     return;
   }
   struct Pinner final : tree::Visitor {

@@ -11,12 +11,12 @@ BatchOptions EpochPlan::batch_options() const {
       .batch_size = options.batch_size,
       .drop_last = options.drop_last,
       // A single rank has nothing to even out.
-      .even_batches = options.even_batches && place.shard.world_size > 1,
+      .even_batches = options.even_batches && context.shard.world_size > 1,
       .split_batches = options.split_batches};
 }
 
 int64_t EpochPlan::per_rank() const {
-  return options.split_batches ? options.batch_size / place.shard.world_size
+  return options.split_batches ? options.batch_size / context.shard.world_size
                                : options.batch_size;
 }
 
@@ -26,7 +26,7 @@ class MapRounds final : public RoundMaker {
  public:
   MapRounds(const EpochPlan& plan, const std::vector<int>& ranks)
       : source_(plan.source), seed_{plan.seed, plan.epoch} {
-    const ShardOptions first{ranks[0], plan.place.shard.world_size};
+    const ShardOptions first{ranks[0], plan.context.shard.world_size};
     const auto& batch_sampler = plan.options.batch_sampler;
     shards_.push_back(
         batch_sampler
@@ -208,7 +208,7 @@ std::shared_ptr<RoundMaker> make_stream_rounds(
   for (const int rank : ranks) {
     shards.emplace_back(
         plan.batch_options(),
-        ShardOptions{rank, plan.place.shard.world_size},
+        ShardOptions{rank, plan.context.shard.world_size},
         plan.num_done);
   }
   return std::make_shared<StreamRounds>(
@@ -220,7 +220,7 @@ std::shared_ptr<RoundMaker> make_stream_rounds(
 }
 
 std::shared_ptr<RoundMaker>
-make_part_rounds(const EpochPlan& plan, int64_t index, int64_t count) {
+make_slice_rounds(const EpochPlan& plan, int64_t index, int64_t count) {
   const BatchOptions options{
       .batch_size = plan.per_rank(),
       .drop_last = plan.options.drop_last,

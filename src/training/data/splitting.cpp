@@ -5,14 +5,14 @@
 
 #include "accelerate/error.h"
 #include "core/base/str.h"
-#include "training/data/even_part.h"
+#include "training/data/even_split.h"
 
 namespace accelerate {
 namespace detail {
 
 std::vector<int64_t>
-part_of(int64_t size, ShardOptions shard, bool apply_padding) {
-  return even_part(size, shard, apply_padding);
+split_indices(int64_t size, ShardOptions shard, bool apply_padding) {
+  return even_split(size, shard, apply_padding);
 }
 
 int64_t length_of(const at::Tensor& values) {
@@ -46,10 +46,9 @@ void check_same_length(
 
 at::Tensor
 split(const at::Tensor& inputs, ShardOptions shard, bool apply_padding) {
-  const auto part =
-      detail::part_of(detail::length_of(inputs), shard, apply_padding);
-  return inputs.index_select(
-      0, at::tensor(part, at::kLong).to(inputs.device()));
+  const auto own =
+      detail::split_indices(detail::length_of(inputs), shard, apply_padding);
+  return inputs.index_select(0, at::tensor(own, at::kLong).to(inputs.device()));
 }
 
 } // namespace accelerate

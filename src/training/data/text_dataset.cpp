@@ -20,15 +20,15 @@ std::vector<T> column_of(
     F&& convert) {
   std::vector<T> values;
   values.reserve(data.rows.size());
-  for (const auto& place : data.rows) {
-    TextRow row = data.read(place);
+  for (const auto& position : data.rows) {
+    TextRow row = data.read(position);
     const auto found = row.find(column);
     if (found == row.end()) {
-      place.file->fail(
-          place.line,
+      position.file->fail(
+          position.line,
           str_cat("The row has no value for column '", column, "'"));
     }
-    values.push_back(convert(found->second, place));
+    values.push_back(convert(found->second, position));
   }
   return values;
 }
@@ -38,24 +38,25 @@ std::vector<T> number_column(
     const TextDataset::Impl& data,
     const std::string& column,
     const char* kind) {
-  return column_of<T>(data, column, [&](const auto& text, const auto& place) {
-    const auto digits = trimmed(text, " \t");
-    T value{};
-    const auto [end, error] =
-        std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (error != std::errc() || end != digits.data() + digits.size()) {
-      place.file->fail(
-          place.line,
-          str_cat(
-              "Column '",
-              column,
-              "' is '",
-              text.substr(0, 60),
-              "', expected ",
-              kind));
-    }
-    return value;
-  });
+  return column_of<T>(
+      data, column, [&](const auto& text, const auto& position) {
+        const auto digits = trimmed(text, " \t");
+        T value{};
+        const auto [end, error] = std::from_chars(
+            digits.data(), digits.data() + digits.size(), value);
+        if (error != std::errc() || end != digits.data() + digits.size()) {
+          position.file->fail(
+              position.line,
+              str_cat(
+                  "Column '",
+                  column,
+                  "' is '",
+                  text.substr(0, 60),
+                  "', expected ",
+                  kind));
+        }
+        return value;
+      });
 }
 
 } // namespace

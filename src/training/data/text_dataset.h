@@ -32,15 +32,15 @@ class TextDataset::Impl {
  public:
   virtual ~Impl() = default;
 
-  struct Place {
+  struct RowPosition {
     const MappedText* file;
     size_t offset;
     size_t line;
   };
-  virtual TextRow read(const Place& place) const = 0;
+  virtual TextRow read(const RowPosition& position) const = 0;
 
   std::vector<std::unique_ptr<const MappedText>> files;
-  std::vector<Place> rows;
+  std::vector<RowPosition> rows;
   std::vector<std::string> columns;
 };
 

@@ -30,12 +30,12 @@ at::Tensor HostCopies::copy(const at::Tensor& tensor) {
     return tensor;
   }
   auto& kept = state_->kept;
-  const size_t place = state_->num_used++;
-  if (place == kept.size()) {
+  const size_t index = state_->num_used++;
+  if (index == kept.size()) {
     kept.emplace_back();
   }
   const bool is_of_device = !tensor.is_cpu();
-  auto& host = kept[place];
+  auto& host = kept[index];
   if (!host.defined() || host.sizes() != tensor.sizes() ||
       host.scalar_type() != tensor.scalar_type() ||
       host.is_pinned() != is_of_device) {

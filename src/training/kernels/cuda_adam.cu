@@ -85,10 +85,11 @@ __global__ void __launch_bounds__(kThreads) adam_chunks(AdamLaunch launch) {
   if (numbers.found_inf != nullptr && *numbers.found_inf != 0.0f) {
     return;
   }
-  const int place = tensor_of_block(launch);
-  const AdamTensor& tensor = launch.tensors[place];
+  const int tensor_index = tensor_of_block(launch);
+  const AdamTensor& tensor = launch.tensors[tensor_index];
   const int64_t begin =
-      (static_cast<int64_t>(blockIdx.x) - launch.first_block[place]) * kChunk;
+      (static_cast<int64_t>(blockIdx.x) - launch.first_block[tensor_index]) *
+      kChunk;
   const int64_t end = min(begin + kChunk, tensor.size);
   __shared__ AdamFactors shared;
   if (threadIdx.x == 0) {
@@ -110,13 +111,14 @@ __global__ void __launch_bounds__(kThreads) adam_chunks(AdamLaunch launch) {
     for (int64_t i = begin + static_cast<int64_t>(threadIdx.x) * kWide;
          i < last;
          i += kWide * kThreads) {
-      auto& place0 = *reinterpret_cast<Few<float>*>(tensor.parameter + i);
-      auto& place1 = *reinterpret_cast<Few<float>*>(tensor.exp_avg + i);
-      auto& place2 = *reinterpret_cast<Few<float>*>(tensor.exp_avg_sq + i);
+      auto& parameter_at = *reinterpret_cast<Few<float>*>(tensor.parameter + i);
+      auto& exp_avg_at = *reinterpret_cast<Few<float>*>(tensor.exp_avg + i);
+      auto& exp_avg_sq_at =
+          *reinterpret_cast<Few<float>*>(tensor.exp_avg_sq + i);
       const auto given = *reinterpret_cast<const Few<G>*>(gradient + i);
-      Few<float> parameter = place0;
-      Few<float> exp_avg = place1;
-      Few<float> exp_avg_sq = place2;
+      Few<float> parameter = parameter_at;
+      Few<float> exp_avg = exp_avg_at;
+      Few<float> exp_avg_sq = exp_avg_sq_at;
       Few<C> reduced;
 #pragma unroll
       for (int j = 0; j < kWide; ++j) {
@@ -129,9 +131,9 @@ __global__ void __launch_bounds__(kThreads) adam_chunks(AdamLaunch launch) {
             exp_avg_sq.values[j]);
         reduced.values[j] = as<C>(parameter.values[j]);
       }
-      place0 = parameter;
-      place1 = exp_avg;
-      place2 = exp_avg_sq;
+      parameter_at = parameter;
+      exp_avg_at = exp_avg;
+      exp_avg_sq_at = exp_avg_sq;
       if (copy != nullptr) {
         *reinterpret_cast<Few<C>*>(copy + i) = reduced;
       }

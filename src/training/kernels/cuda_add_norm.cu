@@ -86,30 +86,30 @@ __global__ void __launch_bounds__(kRowThreads) add_norm_rows(
   Pack<T> shift[kPacks];
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
-    const int place = k * kWarp + lane;
-    const bool is_in = place < num_packs;
-    own[k] = load_if<T>(is_in, rows.residual, first + place);
+    const int index = k * kWarp + lane;
+    const bool is_in = index < num_packs;
+    own[k] = load_if<T>(is_in, rows.residual, first + index);
     branch[k] =
-        load_if<T>(is_in && rows.branch != nullptr, rows.branch, first + place);
+        load_if<T>(is_in && rows.branch != nullptr, rows.branch, first + index);
     shift[k] = load_if<T>(
-        is_in && rows.branch_bias != nullptr, rows.branch_bias, place);
+        is_in && rows.branch_bias != nullptr, rows.branch_bias, index);
   }
   float values[kPacks][kSize];
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
-    const int place = k * kWarp + lane;
+    const int index = k * kWarp + lane;
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
       values[k][j] = as_float(own[k].values[j]);
     }
-    if (rows.branch == nullptr || place >= num_packs) {
+    if (rows.branch == nullptr || index >= num_packs) {
       continue;
     }
     uint8_t kept = 0xff;
     if (mask != nullptr) {
       kept = kept_bits<kSize>(
-          draw(seed, static_cast<uint64_t>(first + place), offset / 4), limit);
-      mask[first + place] = kept;
+          draw(seed, static_cast<uint64_t>(first + index), offset / 4), limit);
+      mask[first + index] = kept;
     }
     Pack<T> result;
 #pragma unroll
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kRowThreads) add_norm_rows(
       result.values[j] = as<T>(values[k][j] + dropped);
       values[k][j] = as_float(result.values[j]);
     }
-    reinterpret_cast<Pack<T>*>(sum)[first + place] = result;
+    reinterpret_cast<Pack<T>*>(sum)[first + index] = result;
   }
   if (rows.weight == nullptr) {
     return;
@@ -152,10 +152,10 @@ __global__ void __launch_bounds__(kRowThreads) add_norm_rows(
   }
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
-    const int place = k * kWarp + lane;
-    if (place < num_packs) {
-      const Pack<T> weight = load<T>(rows.weight, place);
-      const Pack<T> bias = load<T>(rows.bias, place);
+    const int index = k * kWarp + lane;
+    if (index < num_packs) {
+      const Pack<T> weight = load<T>(rows.weight, index);
+      const Pack<T> bias = load<T>(rows.bias, index);
       Pack<T> result;
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kRowThreads) add_norm_rows(
             (values[k][j] - mean) * deviation * as_float(weight.values[j]) +
             as_float(bias.values[j]));
       }
-      reinterpret_cast<Pack<T>*>(normed)[first + place] = result;
+      reinterpret_cast<Pack<T>*>(normed)[first + index] = result;
     }
   }
 }
@@ -181,11 +181,11 @@ __device__ void write_partial(
   __syncthreads();
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
-    const int place = k * kWarp + lane;
-    if (place < num_packs) {
+    const int index = k * kWarp + lane;
+    if (index < num_packs) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
-        shared[warp * num_channels + place * kSize + j] = own[k][j];
+        shared[warp * num_channels + index * kSize + j] = own[k][j];
       }
     }
   }
@@ -227,9 +227,9 @@ __device__ GradientRow<T, kPacks> load_row(
   GradientRow<T, kPacks> own = {};
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
-    const int place = k * kWarp + lane;
-    const int64_t at = first + place;
-    const bool is_in = place < num_packs;
+    const int index = k * kWarp + lane;
+    const int64_t at = first + index;
+    const bool is_in = index < num_packs;
     own.other[k] =
         load_if<T>(is_in && gradients.other != nullptr, gradients.other, at);
     own.of_normed[k] = load_if<T>(is_in && norms, gradients.normed, at);
@@ -300,9 +300,9 @@ __global__ void __launch_bounds__(kRowThreads) add_norm_gradients(
     if (rows.weight != nullptr) {
 #pragma unroll
       for (int k = 0; k < kPacks; ++k) {
-        const int place = k * kWarp + lane;
-        if (place < num_packs) {
-          const Pack<T> weight = load<T>(rows.weight, place);
+        const int index = k * kWarp + lane;
+        if (index < num_packs) {
+          const Pack<T> weight = load<T>(rows.weight, index);
 #pragma unroll
           for (int j = 0; j < kSize; ++j) {
             const float g = of_normed(k, j);
@@ -320,13 +320,13 @@ __global__ void __launch_bounds__(kRowThreads) add_norm_gradients(
     }
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
-      const int place = k * kWarp + lane;
-      if (place >= num_packs) {
+      const int index = k * kWarp + lane;
+      if (index >= num_packs) {
         continue;
       }
       Pack<T> weight = {};
       if (rows.weight != nullptr) {
-        weight = load<T>(rows.weight, place);
+        weight = load<T>(rows.weight, index);
       }
       Pack<T> whole;
       Pack<T> dropped;
@@ -345,10 +345,10 @@ __global__ void __launch_bounds__(kRowThreads) add_norm_gradients(
         dropped.values[j] = as<T>(x);
       }
       if (gradients.residual != nullptr) {
-        static_cast<Pack<T>*>(gradients.residual)[first + place] = whole;
+        static_cast<Pack<T>*>(gradients.residual)[first + index] = whole;
       }
       if (gradients.branch != nullptr) {
-        static_cast<Pack<T>*>(gradients.branch)[first + place] = dropped;
+        static_cast<Pack<T>*>(gradients.branch)[first + index] = dropped;
       }
     }
   }

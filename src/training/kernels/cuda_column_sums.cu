@@ -65,19 +65,19 @@ __global__ void __launch_bounds__(kRowThreads)
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int64_t num_packs = rows.num_columns / kSize;
-  const int64_t place = static_cast<int64_t>(blockIdx.x) * kWarp + lane;
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * kWarp + lane;
   float total[kSize] = {};
-  if (place < num_packs) {
+  if (index < num_packs) {
     constexpr bool kHasSlope = kSlope != Slope::kNone;
     const int64_t step = static_cast<int64_t>(gridDim.y) * kRowWarps;
     int64_t row = static_cast<int64_t>(blockIdx.y) * kRowWarps + warp;
     // Load the next row before this one is computed.
     bool is_there = row < rows.num_rows;
-    Pack<T> next = load_if<T>(is_there, rows.values, row * num_packs + place);
+    Pack<T> next = load_if<T>(is_there, rows.values, row * num_packs + index);
     Pack<T> next_inner =
-        load_if<T>(kHasSlope && is_there, rows.inner, row * num_packs + place);
+        load_if<T>(kHasSlope && is_there, rows.inner, row * num_packs + index);
     for (; row < rows.num_rows; row += step) {
-      const int64_t at = row * num_packs + place;
+      const int64_t at = row * num_packs + index;
       Pack<T> own = next;
       const Pack<T> inner = next_inner;
       const int64_t after = at + step * num_packs;

@@ -90,7 +90,7 @@ __device__ Pack<T> load_if(bool is_there, const void* base, int64_t pack) {
 
 /// A byte, or all of its bits.
 inline __device__ uint32_t
-load_byte_if(bool is_there, const uint8_t* base, int64_t place) {
+load_byte_if(bool is_there, const uint8_t* base, int64_t index) {
   uint32_t byte;
   asm volatile(
       "{\n"
@@ -100,7 +100,7 @@ load_byte_if(bool is_there, const uint8_t* base, int64_t place) {
       "@p ld.global.u8 %0, [%1];\n"
       "}"
       : "=r"(byte)
-      : "l"(base + place), "r"(static_cast<int>(is_there)));
+      : "l"(base + index), "r"(static_cast<int>(is_there)));
   return byte;
 }
 

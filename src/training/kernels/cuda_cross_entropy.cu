@@ -34,7 +34,7 @@ struct SoftmaxSum {
 
 template <int kThreads>
 __device__ SoftmaxSum over_block(SoftmaxSum own) {
-  __shared__ SoftmaxSum parts[kThreads / kWarp];
+  __shared__ SoftmaxSum sums[kThreads / kWarp];
   for (int offset = kWarp / 2; offset > 0; offset /= 2) {
     SoftmaxSum other;
     other.greatest = __shfl_down_sync(kAllLanes, own.greatest, offset);
@@ -43,12 +43,12 @@ __device__ SoftmaxSum over_block(SoftmaxSum own) {
   }
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   if (threadIdx.x % kWarp == 0) {
-    parts[warp] = own;
+    sums[warp] = own;
   }
   __syncthreads();
   if (threadIdx.x == 0) {
     for (int i = 1; i < kThreads / kWarp; ++i) {
-      own.add(parts[i]);
+      own.add(sums[i]);
     }
   }
   return own; // complete in thread 0
@@ -103,17 +103,17 @@ __device__ Pack<T> gradient_of(
     float scale) {
   constexpr int kSize = Pack<T>::kSize;
   const float shift = -log_sum * kLog2OfE;
-  const auto place = static_cast<uint64_t>(label - first);
+  const auto index = static_cast<uint64_t>(label - first);
   float shares[kSize];
 #pragma unroll
   for (int j = 0; j < kSize; ++j) {
     shares[j] = exp2f_of(fmaf(as_float(pack.values[j]), kLog2OfE, shift));
   }
   // The pack of the label, and the packs at the end of the row.
-  if (place < kSize || first + kSize > rows.num_classes) {
+  if (index < kSize || first + kSize > rows.num_classes) {
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
-      shares[j] -= place == j ? 1.0f : 0.0f;
+      shares[j] -= index == j ? 1.0f : 0.0f;
       shares[j] = first + j < rows.num_classes ? shares[j] : 0.0f;
     }
   }

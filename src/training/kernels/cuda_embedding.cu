@@ -21,7 +21,7 @@ __global__ void count_ids(const Id* ids, int num_ids, int* counts) {
 /// Gives each row its part of the list of positions. Which part does not
 /// matter.
 __global__ void
-reserve_parts(const int* counts, int num_rows, int* begins, int* next) {
+reserve_ranges(const int* counts, int num_rows, int* begins, int* next) {
   const int row = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (row < num_rows && counts[row] > 0) {
     begins[row] = atomicAdd(next, counts[row]);
@@ -30,24 +30,24 @@ reserve_parts(const int* counts, int num_rows, int* begins, int* next) {
 
 template <class Id>
 __global__ void
-collect_places(const Id* ids, int num_ids, int* begins, int* places) {
+collect_positions(const Id* ids, int num_ids, int* begins, int* positions) {
   const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (i < num_ids) {
     // Start offsets become end offsets.
-    places[atomicAdd(begins + ids[i], 1)] = i;
+    positions[atomicAdd(begins + ids[i], 1)] = i;
   }
 }
 
 /// Sorts the positions of a row, if there are few: counts those before each.
-__device__ void order_few(const int* places, int count, int* ordered) {
+__device__ void order_few(const int* positions, int count, int* ordered) {
   const int own = static_cast<int>(threadIdx.x);
   if (own < count) {
-    const int place = places[own];
+    const int position = positions[own];
     int rank = 0;
     for (int i = 0; i < count; ++i) {
-      rank += places[i] < place ? 1 : 0;
+      rank += positions[i] < position ? 1 : 0;
     }
-    ordered[rank] = place;
+    ordered[rank] = position;
   }
   __syncthreads();
 }
@@ -55,7 +55,7 @@ __device__ void order_few(const int* places, int count, int* ordered) {
 /// Sorts many positions as bits in a bitmap of all positions; each thread then
 /// writes out its words.
 __device__ void order_many(
-    int* places,
+    int* positions,
     int count,
     unsigned* bits,
     int num_words,
@@ -66,7 +66,7 @@ __device__ void order_many(
   }
   __syncthreads();
   for (int i = thread; i < count; i += kThreads) {
-    atomicOr(bits + places[i] / 32, 1u << (places[i] % 32));
+    atomicOr(bits + positions[i] / 32, 1u << (positions[i] % 32));
   }
   __syncthreads();
   const int share = (num_words + kThreads - 1) / kThreads;
@@ -84,7 +84,7 @@ __device__ void order_many(
   }
   for (int word = begin; word < end; ++word) {
     for (unsigned left = bits[word]; left != 0; left &= left - 1) {
-      places[at++] = word * 32 + __ffs(static_cast<int>(left)) - 1;
+      positions[at++] = word * 32 + __ffs(static_cast<int>(left)) - 1;
     }
   }
   __syncthreads();
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kThreads) sum_rows(
     const T* gradient,
     const int* counts,
     const int* ends,
-    int* places,
+    int* positions,
     int num_words,
     int num_packs,
     int padding,
@@ -114,11 +114,11 @@ __global__ void __launch_bounds__(kThreads) sum_rows(
                     static_cast<int64_t>(row) * num_packs;
   const int* list = ordered;
   if (count > kThreads) {
-    int* const own = places + ends[row] - count;
+    int* const own = positions + ends[row] - count;
     order_many(own, count, bits, num_words, ordered);
     list = own;
   } else if (count > 0) {
-    order_few(places + ends[row] - count, count, ordered);
+    order_few(positions + ends[row] - count, count, ordered);
   }
   const int width = min(num_packs, kThreads);
   const int num_groups = count > 1 ? kThreads / width : 1;
@@ -127,12 +127,12 @@ __global__ void __launch_bounds__(kThreads) sum_rows(
   const int from = min(group * share, count);
   const int num = group < num_groups ? min(share, count - from) : 0;
   for (int first = 0; first < num_packs; first += width) {
-    const int place = first + thread % width;
-    const bool is_in = group < num_groups && place < num_packs;
+    const int index = first + thread % width;
+    const bool is_in = group < num_groups && index < num_packs;
     float total[kSize] = {};
     const auto pack_at = [&](int token) {
       return load_if<T>(
-          is_in, gradient, static_cast<int64_t>(token) * num_packs + place);
+          is_in, gradient, static_cast<int64_t>(token) * num_packs + index);
     };
     const auto add = [&](const Pack<T>& pack) {
 #pragma unroll
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kThreads) sum_rows(
       for (int j = 0; j < kSize; ++j) {
         pack.values[j] = as<T>(total[j]);
       }
-      out[place] = pack;
+      out[index] = pack;
     }
   }
 }
@@ -197,10 +197,10 @@ void collect(
   const auto* const own = static_cast<const Id*>(ids.ids);
   count_ids<<<blocks_of(num_ids), kThreads, 0, on>>>(
       own, num_ids, lists.counts);
-  reserve_parts<<<blocks_of(num_rows), kThreads, 0, on>>>(
+  reserve_ranges<<<blocks_of(num_rows), kThreads, 0, on>>>(
       lists.counts, num_rows, lists.ends, lists.counts + num_rows);
-  collect_places<<<blocks_of(num_ids), kThreads, 0, on>>>(
-      own, num_ids, lists.ends, lists.places);
+  collect_positions<<<blocks_of(num_ids), kThreads, 0, on>>>(
+      own, num_ids, lists.ends, lists.positions);
 }
 
 } // namespace
@@ -247,7 +247,7 @@ const char* embedding_backward(
         static_cast<const T*>(gradient),
         lists.counts,
         lists.ends,
-        lists.places,
+        lists.positions,
         num_words,
         static_cast<int>(num_channels / Pack<T>::kSize),
         static_cast<int>(padding),

@@ -4,17 +4,17 @@
 namespace accelerate::cuda_kernels {
 namespace {
 
-/// Sums over a block; `parts` is used once between two barriers.
-__device__ float over_block(float x, float* parts) {
+/// Sums over a block; `sums` is used once between two barriers.
+__device__ float over_block(float x, float* sums) {
   x = over_warp(x);
   const int num_warps = static_cast<int>(blockDim.x) / kWarp;
   if (threadIdx.x % kWarp == 0) {
-    parts[threadIdx.x / kWarp] = x;
+    sums[threadIdx.x / kWarp] = x;
   }
   __syncthreads();
   float total = 0.0f;
   for (int w = 0; w < num_warps; ++w) {
-    total += parts[w];
+    total += sums[w];
   }
   return total;
 }
@@ -26,16 +26,16 @@ template <class T>
 __global__ void __launch_bounds__(kMostThreads)
     rms_norm_rows(RmsNormRows rows, T* sum, T* normed, float* roots) {
   constexpr int kSize = Pack<T>::kSize;
-  __shared__ float parts[kMostThreads / kWarp];
+  __shared__ float sums[kMostThreads / kWarp];
   const int64_t row = blockIdx.x;
-  const int place = static_cast<int>(threadIdx.x);
+  const int index = static_cast<int>(threadIdx.x);
   const int num_packs = static_cast<int>(rows.num_channels) / kSize;
-  const bool is_in = place < num_packs;
-  const int64_t at = row * num_packs + place;
+  const bool is_in = index < num_packs;
+  const int64_t at = row * num_packs + index;
   const Pack<T> own = load_if<T>(is_in, rows.residual, at);
   const Pack<T> branch =
       load_if<T>(is_in && rows.branch != nullptr, rows.branch, at);
-  const Pack<T> weight = load_if<T>(is_in, rows.weight, place);
+  const Pack<T> weight = load_if<T>(is_in, rows.weight, index);
   float values[kSize];
   float squares = 0.0f;
   Pack<T> result;
@@ -50,9 +50,9 @@ __global__ void __launch_bounds__(kMostThreads)
     reinterpret_cast<Pack<T>*>(sum)[at] = result;
   }
   const float root = rsqrtf(
-      over_block(squares, parts) / static_cast<float>(rows.num_channels) +
+      over_block(squares, sums) / static_cast<float>(rows.num_channels) +
       rows.epsilon);
-  if (place == 0) {
+  if (index == 0) {
     roots[row] = root;
   }
   if (is_in) {
@@ -76,16 +76,16 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_gradients(
   constexpr int kSize = Pack<T>::kSize;
   // Indexed by the parity of the row, because a warp may be one row ahead of
   // another.
-  __shared__ float parts[2][kMostThreads / kWarp];
-  const int place = static_cast<int>(threadIdx.x);
+  __shared__ float sums[2][kMostThreads / kWarp];
+  const int index = static_cast<int>(threadIdx.x);
   const int num_packs = static_cast<int>(rows.num_channels) / kSize;
-  const bool is_in = place < num_packs;
-  const Pack<T> weight = load_if<T>(is_in, rows.weight, place);
+  const bool is_in = index < num_packs;
+  const Pack<T> weight = load_if<T>(is_in, rows.weight, index);
   float of_weight[kSize] = {};
   int parity = 0;
   for (int64_t row = blockIdx.x; row < rows.num_rows;
        row += gridDim.x, parity ^= 1) {
-    const int64_t at = row * num_packs + place;
+    const int64_t at = row * num_packs + index;
     const Pack<T> given = load_if<T>(is_in, of_normed, at);
     const Pack<T> value = load_if<T>(is_in, rows.residual, at);
     const Pack<T> beside = load_if<T>(is_in && of_sum != nullptr, of_sum, at);
@@ -98,8 +98,7 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_gradients(
       of_weight[j] += g * exact;
       dot += g * as_float(weight.values[j]) * exact;
     }
-    dot =
-        over_block(dot, parts[parity]) / static_cast<float>(rows.num_channels);
+    dot = over_block(dot, sums[parity]) / static_cast<float>(rows.num_channels);
     Pack<T> whole;
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
@@ -115,7 +114,7 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_gradients(
   if (is_in) {
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
-      partial[blockIdx.x * rows.num_channels + place * kSize + j] =
+      partial[blockIdx.x * rows.num_channels + index * kSize + j] =
           of_weight[j];
     }
   }
@@ -136,11 +135,11 @@ __global__ void __launch_bounds__(kThreads)
   if (head >= heads.num_tokens * heads.num_heads) {
     return;
   }
-  const int64_t place = thread % half;
+  const int64_t index = thread % half;
   const int64_t token = head / heads.num_heads;
   const int64_t angle =
-      (token % heads.num_angles) * half * kSize + place * kSize;
-  const int64_t at = head * 2 * half + place;
+      (token % heads.num_angles) * half * kSize + index * kSize;
+  const int64_t at = head * 2 * half + index;
   const Pack<T> first = load<T>(heads.values, at);
   const Pack<T> second = load<T>(heads.values, at + half);
   const float sign = heads.is_inverse ? -1.0f : 1.0f;

@@ -280,7 +280,7 @@ struct EmbeddingLists {
   /// One per row.
   int* ends;
   /// One per id.
-  int* places;
+  int* positions;
 };
 
 bool fits_embedding(Number type, const EmbeddingIds& ids, int64_t num_channels);

@@ -707,7 +707,7 @@ at::Tensor cuda_embedding_backward(
       num_channels,
       {.counts = counts,
        .ends = counts + num_rows + 1,
-       .places = counts + 2 * num_rows + 1},
+       .positions = counts + 2 * num_rows + 1},
       result.mutable_data_ptr(),
       current_stream(own)));
   return result;

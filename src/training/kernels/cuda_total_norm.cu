@@ -53,10 +53,11 @@ __device__ float squares(const T* values, int64_t begin, int64_t end) {
 }
 
 __global__ void __launch_bounds__(kThreads) square_chunks(NormLaunch launch) {
-  const int place = tensor_of_block(launch);
-  const NormTensor& tensor = launch.tensors[place];
+  const int tensor_index = tensor_of_block(launch);
+  const NormTensor& tensor = launch.tensors[tensor_index];
   const int64_t begin =
-      (static_cast<int64_t>(blockIdx.x) - launch.first_block[place]) * kChunk;
+      (static_cast<int64_t>(blockIdx.x) - launch.first_block[tensor_index]) *
+      kChunk;
   const int64_t end = min(begin + kChunk, tensor.size);
   float sum = 0.0f;
   switch (tensor.type) {

@@ -140,14 +140,15 @@ at::Tensor padded_attention(
   const auto steps_L = at::arange(L, starts.options());
   // Padding uses an extra row of zeros at the end. Tokens of another sequence
   // would receive the gradients of padding, which may be NaN.
-  const auto places_SL = begins_S.unsqueeze(1) + steps_L;
-  const auto places = at::where(places_SL.lt(ends_S.unsqueeze(1)), places_SL, T)
-                          .to(at::kLong)
-                          .flatten();
+  const auto indices_SL = begins_S.unsqueeze(1) + steps_L;
+  const auto indices =
+      at::where(indices_SL.lt(ends_S.unsqueeze(1)), indices_SL, T)
+          .to(at::kLong)
+          .flatten();
   const auto pad = [&](const at::Tensor& x_THD, int64_t times) {
     const auto zeros = at::zeros_like(x_THD.narrow(0, 0, 1));
     const auto x_SHLD = at::cat({x_THD, zeros})
-                            .index_select(0, places)
+                            .index_select(0, indices)
                             .view({S, L, x_THD.size(1), x_THD.size(2)})
                             .transpose(1, 2);
     return times == 1 ? x_SHLD : x_SHLD.repeat_interleave(times, 1);
@@ -170,9 +171,9 @@ at::Tensor padded_attention(
   const auto tokens_T = at::arange(T, starts.options());
   const auto sequences_T =
       at::searchsorted(ends_S, tokens_T, /*out_int32=*/true, /*right=*/true);
-  const auto places_T = sequences_T.to(at::kLong) * L + tokens_T -
-                        begins_S.index_select(0, sequences_T);
-  return context_SHLD.transpose(1, 2).flatten(0, 1).index_select(0, places_T);
+  const auto indices_T = sequences_T.to(at::kLong) * L + tokens_T -
+                         begins_S.index_select(0, sequences_T);
+  return context_SHLD.transpose(1, 2).flatten(0, 1).index_select(0, indices_T);
 }
 
 } // namespace

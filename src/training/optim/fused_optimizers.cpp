@@ -251,16 +251,16 @@ void AdamOf<Options>::update(
   std::vector<AdamLists> lists(copies.size() + 1);
   for (const auto& parameter : parameters) {
     at::Tensor copy;
-    size_t place = 0;
-    for (; place < copies.size(); ++place) {
-      const auto& weights = copies[place]->weights;
+    size_t index = 0;
+    for (; index < copies.size(); ++index) {
+      const auto& weights = copies[index]->weights;
       const auto found = weights.find(parameter.unsafeGetTensorImpl());
       if (found != weights.end()) {
         copy = found->second;
         break;
       }
     }
-    auto& list = lists[place];
+    auto& list = lists[index];
     if (list.parameters.empty()) {
       list.reserve(parameters.size());
     }

@@ -71,9 +71,9 @@ double cosine_wave(const SchedulerOptions& options, double progress) {
           std::cos(kPi * options.num_cycles.value_or(0.5) * 2.0 * progress));
 }
 
-/// Maps `part` from [0, 1] to [least, 1].
-double lifted(double part, double least) {
-  return std::max(0.0, part * (1 - least) + least);
+/// Maps `fraction` from [0, 1] to [least, 1].
+double lifted(double fraction, double least) {
+  return std::max(0.0, fraction * (1 - least) + least);
 }
 
 Factor cosine(const SchedulerOptions& options, double) {

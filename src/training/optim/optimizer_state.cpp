@@ -166,7 +166,7 @@ void check_fits(
 
 /// Among the keys after `state.name.`, those of this parameter rather than of
 /// one whose name starts with this one's.
-StateDict own_part(const StateDict& state, const std::string& name) {
+StateDict state_of_parameter(const StateDict& state, const std::string& name) {
   StateDict own;
   for (const auto& [key, value] : state.part("state." + name)) {
     if (key.find('.') == std::string::npos) {
@@ -243,7 +243,7 @@ void load_optimizer_state(
     for (size_t i = 0; i < groups[group].size(); ++i) {
       const std::string& name = groups[group][i];
       const at::Tensor& parameter = optimizer.param_groups()[group].params()[i];
-      const StateDict own = own_part(state, name);
+      const StateDict own = state_of_parameter(state, name);
       if (own.empty()) {
         optimizer.state().erase(parameter.unsafeGetTensorImpl());
         continue;

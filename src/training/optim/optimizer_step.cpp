@@ -11,8 +11,8 @@
 #include "core/base/str.h"
 #include "core/observe/hint.h"
 #include "core/observe/rank_record.h"
-#include "training/parallel/recorded_part.h"
-#include "training/parallel/seam_scope.h"
+#include "training/parallel/engine_scope.h"
+#include "training/parallel/recorded_range.h"
 
 namespace accelerate {
 namespace {
@@ -66,15 +66,15 @@ void OptimizerStep::add_scheduler(const std::shared_ptr<Stateful>& scheduler) {
   }
 }
 
-void OptimizerStep::note_lent() {
-  if (lent_rates_.empty()) {
-    lent_rates_ = optimizer_->learning_rates();
+void OptimizerStep::note_shared() {
+  if (rates_when_shared_.empty()) {
+    rates_when_shared_ = optimizer_->learning_rates();
   }
 }
 
 bool OptimizerStep::has_unsaved_schedule() {
-  return !has_scheduler_ && !lent_rates_.empty() &&
-         lent_rates_ != optimizer_->learning_rates();
+  return !has_scheduler_ && !rates_when_shared_.empty() &&
+         rates_when_shared_ != optimizer_->learning_rates();
 }
 
 void OptimizerStep::wire(
@@ -85,7 +85,7 @@ void OptimizerStep::wire(
   for (const auto& parameter : optimizer_->parameters()) {
     own.insert(parameter.unsafeGetTensorImpl());
   }
-  Part part{engine, {}, {}, {}};
+  EngineParameters owned{engine, {}, {}, {}};
   std::vector<Replacement> replacements;
   for (const auto& [name, parameter] : parameters) {
     if (!own.contains(parameter.unsafeGetTensorImpl()) ||
@@ -104,20 +104,20 @@ void OptimizerStep::wire(
     if (!trained.is_same(parameter)) {
       replacements.push_back({name, parameter, trained});
     }
-    part.names.push_back(name);
-    part.parameters.push_back(parameter);
-    part.trained.push_back(trained);
+    owned.names.push_back(name);
+    owned.parameters.push_back(parameter);
+    owned.trained.push_back(trained);
   }
-  if (part.parameters.empty()) {
+  if (owned.parameters.empty()) {
     return;
   }
   if (!replacements.empty()) {
     optimizer_->replace(replacements);
   }
-  for (const auto& trained : part.trained) {
-    part_of_[trained.unsafeGetTensorImpl()] = parts_.size();
+  for (const auto& trained : owned.trained) {
+    owner_of_[trained.unsafeGetTensorImpl()] = owned_.size();
   }
-  parts_.push_back(std::move(part));
+  owned_.push_back(std::move(owned));
   const bool is_known =
       std::any_of(engines_.begin(), engines_.end(), [&](const auto& known) {
         return known.lock() == engine;
@@ -133,9 +133,9 @@ void OptimizerStep::wire(
 
 std::shared_ptr<ParallelEngine> OptimizerStep::engine_of(
     const at::Tensor& trained) const {
-  const auto found = part_of_.find(trained.unsafeGetTensorImpl());
-  return found == part_of_.end() ? nullptr
-                                 : parts_[found->second].engine.lock();
+  const auto found = owner_of_.find(trained.unsafeGetTensorImpl());
+  return found == owner_of_.end() ? nullptr
+                                  : owned_[found->second].engine.lock();
 }
 
 void OptimizerStep::follow_groups() {
@@ -214,10 +214,10 @@ void OptimizerStep::step(StepScalars scalars) {
   }
   follow_groups();
   step_state_->end_step();
-  const PartScope scope_of_time(accelerate::Part::kOptimizer);
-  const auto recorded = record_part(kRecordedOptimizer);
+  const PhaseScope scope_of_time(accelerate::StepPhase::kOptimizer);
+  const auto recorded = record_range(kRecordedOptimizer);
   RankRecord::of_this_thread().note_update();
-  SeamScope scope(
+  EngineScope scope(
       engines_,
       [](ParallelEngine& engine) -> ParallelEngine& { return engine; },
       &ParallelEngine::before_step,
@@ -252,7 +252,8 @@ void OptimizerStep::step(StepScalars scalars) {
     const bool takes_copies = optimizer_->takes_copies();
     for (const auto& known : engines_) {
       const auto engine = known.lock();
-      const auto* copies = engine ? engine->lend_copies(takes_copies) : nullptr;
+      const auto* copies =
+          engine ? engine->reduced_copies(takes_copies) : nullptr;
       if (copies != nullptr) {
         scalars.copies.push_back(copies);
       }
@@ -316,9 +317,9 @@ void OptimizerStep::zero_grad(Zeroing how) {
     how = Zeroing::kFill;
   }
   optimizer_->zero_grad(how);
-  for (size_t i = 0; !engines_.empty() && i < parts_.size(); ++i) {
-    if (const auto engine = parts_[i].engine.lock()) {
-      engine->zero_gradients(parts_[i].parameters, how);
+  for (size_t i = 0; !engines_.empty() && i < owned_.size(); ++i) {
+    if (const auto engine = owned_[i].engine.lock()) {
+      engine->zero_gradients(owned_[i].parameters, how);
     }
   }
   are_dropped_ = true;
@@ -328,9 +329,9 @@ void OptimizerStep::zero_grad(Zeroing how) {
 NamedParameters OptimizerStep::names() const {
   NamedParameters names;
   std::unordered_map<const c10::TensorImpl*, std::string> known;
-  for (const auto& part : parts_) {
-    for (size_t i = 0; i < part.names.size(); ++i) {
-      known.emplace(part.trained[i].unsafeGetTensorImpl(), part.names[i]);
+  for (const auto& owned : owned_) {
+    for (size_t i = 0; i < owned.names.size(); ++i) {
+      known.emplace(owned.trained[i].unsafeGetTensorImpl(), owned.names[i]);
     }
   }
   for (const auto& parameter : optimizer_->parameters()) {
@@ -345,20 +346,20 @@ NamedParameters OptimizerStep::names() const {
 
 template <class Work>
 void OptimizerStep::for_each_slice(const StateDict& state, Work&& work) const {
-  for (const auto& part : parts_) {
-    const auto engine = part.engine.lock();
-    for (size_t i = 0; engine && i < part.parameters.size(); ++i) {
-      const auto& parameter = part.parameters[i];
+  for (const auto& owned : owned_) {
+    const auto engine = owned.engine.lock();
+    for (size_t i = 0; engine && i < owned.parameters.size(); ++i) {
+      const auto& parameter = owned.parameters[i];
       const auto& pieces = engine->pieces(parameter);
       if (!pieces) {
         continue;
       }
-      const std::string prefix = str_cat("state.", part.names[i]);
+      const std::string prefix = str_cat("state.", owned.names[i]);
       for (const auto& [key, value] : state.part(prefix)) {
         work(SliceEntry{
             str_cat(prefix, '.', key),
             value,
-            part.trained[i],
+            owned.trained[i],
             engine->whole_sizes(parameter),
             *pieces});
       }
@@ -429,8 +430,8 @@ void OptimizerStep::check_state_dict(const StateDict& state) const {
 void OptimizerStep::load_state_dict(const StateDict& state) {
   optimizer_->load_state(names(), of_this_rank(state));
   ++num_loads_;
-  if (!lent_rates_.empty()) {
-    lent_rates_ = optimizer_->learning_rates();
+  if (!rates_when_shared_.empty()) {
+    rates_when_shared_ = optimizer_->learning_rates();
   }
   // Those of models are dropped together with their accumulation.
   num_cleared_ = step_state_->num_synchronised();

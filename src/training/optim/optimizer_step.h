@@ -137,7 +137,7 @@ class ACCELERATE_INTERNAL OptimizerStep : public Stateful, public SliceHolder {
   void add_scheduler(const std::shared_ptr<Stateful>& scheduler);
   /// The user has obtained the optimizer itself, so a torch scheduler may set
   /// its rates.
-  void note_lent();
+  void note_shared();
   /// Whether rates have changed since then without a scheduler whose state is
   /// saved.
   bool has_unsaved_schedule();
@@ -176,7 +176,7 @@ class ACCELERATE_INTERNAL OptimizerStep : public Stateful, public SliceHolder {
   /// In the form that the optimizer holds: this rank's part of tensors.
   StateDict of_this_rank(const StateDict& saved) const;
   /// Parameters of one model.
-  struct Part {
+  struct EngineParameters {
     std::weak_ptr<ParallelEngine> engine;
     std::vector<std::string> names;
     /// The model's tensors, and what is trained instead.
@@ -203,12 +203,12 @@ class ACCELERATE_INTERNAL OptimizerStep : public Stateful, public SliceHolder {
   bool has_scheduler_ = false;
   /// Rates when the user obtained the optimizer, or as loaded since; empty if
   /// that has not happened.
-  std::vector<double> lent_rates_;
-  std::vector<Part> parts_;
+  std::vector<double> rates_when_shared_;
+  std::vector<EngineParameters> owned_;
   /// Of the parts, each once.
   std::vector<std::weak_ptr<ParallelEngine>> engines_;
   /// From trained tensors to their part.
-  std::unordered_map<const c10::TensorImpl*, size_t> part_of_;
+  std::unordered_map<const c10::TensorImpl*, size_t> owner_of_;
   /// In `StepState::Shared`, if any of the engines synchronises gradients.
   std::optional<size_t> index_;
   /// `StepState::num_synchronised` at the last `zero_grad`.

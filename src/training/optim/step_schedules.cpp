@@ -212,29 +212,29 @@ class CombinedRule : public ScheduleRule {
  public:
   explicit CombinedRule(const std::vector<Schedule>& schedules) {
     for (const auto& schedule : schedules) {
-      parts_.push_back(schedule.make_rule());
+      rules_.push_back(schedule.make_rule());
     }
   }
   bool cycles_momentum() const override {
-    return std::any_of(parts_.begin(), parts_.end(), [](const auto& part) {
-      return part->cycles_momentum();
+    return std::any_of(rules_.begin(), rules_.end(), [](const auto& rule) {
+      return rule->cycles_momentum();
     });
   }
   StateDict state() const override {
     StateDict state;
-    for (size_t i = 0; i < parts_.size(); ++i) {
-      state.set(str_cat("schedules.", i), parts_[i]->state());
+    for (size_t i = 0; i < rules_.size(); ++i) {
+      state.set(str_cat("schedules.", i), rules_[i]->state());
     }
     return state;
   }
   void load(const StateDict& state) override {
-    for (size_t i = 0; i < parts_.size(); ++i) {
-      parts_[i]->load(state.part(str_cat("schedules.", i)));
+    for (size_t i = 0; i < rules_.size(); ++i) {
+      rules_[i]->load(state.part(str_cat("schedules.", i)));
     }
   }
 
  protected:
-  std::vector<std::unique_ptr<ScheduleRule>> parts_;
+  std::vector<std::unique_ptr<ScheduleRule>> rules_;
 };
 
 class ChainedRule final : public CombinedRule {
@@ -242,19 +242,19 @@ class ChainedRule final : public CombinedRule {
   using CombinedRule::CombinedRule;
   std::string name() const override { return "ChainedScheduler"; }
   void start(Rates& rates) override {
-    for (const auto& part : parts_) {
-      part->start(rates);
+    for (const auto& rule : rules_) {
+      rule->start(rates);
     }
   }
   void advance(Rates& rates) override {
-    for (const auto& part : parts_) {
-      part->advance(rates);
+    for (const auto& rule : rules_) {
+      rule->advance(rates);
     }
   }
   using ScheduleRule::advance;
   void restore_momentum(Rates& rates) const override {
-    for (const auto& part : parts_) {
-      part->restore_momentum(rates);
+    for (const auto& rule : rules_) {
+      rule->restore_momentum(rates);
     }
   }
 };
@@ -267,22 +267,22 @@ class SequentialRule final : public CombinedRule {
   void start(Rates& rates) override {
     step_ = 0;
     // All of them: after loading, a later part continues without a start.
-    for (size_t part = parts_.size(); part-- > 0;) {
-      start_part(part, rates);
+    for (size_t i = rules_.size(); i-- > 0;) {
+      start_schedule(i, rates);
     }
   }
   void advance(Rates& rates) override {
     ++step_;
-    const size_t current = part_now();
+    const size_t current = current_schedule();
     if (current > 0 && milestones_[current - 1] == step_) {
-      start_part(current, rates);
+      start_schedule(current, rates);
     } else {
-      parts_[current]->advance(rates);
+      rules_[current]->advance(rates);
     }
   }
   using ScheduleRule::advance;
   void restore_momentum(Rates& rates) const override {
-    parts_[part_now()]->restore_momentum(rates);
+    rules_[current_schedule()]->restore_momentum(rates);
   }
   StateDict state() const override {
     StateDict state = CombinedRule::state();
@@ -295,23 +295,23 @@ class SequentialRule final : public CombinedRule {
   }
 
  private:
-  size_t part_now() const {
+  size_t current_schedule() const {
     return static_cast<size_t>(
         std::upper_bound(milestones_.begin(), milestones_.end(), step_) -
         milestones_.begin());
   }
-  void start_part(size_t part, Rates& rates) {
+  void start_schedule(size_t index, Rates& rates) {
     for (auto& group : rates.groups) {
       group.lr = group.base_lr;
     }
-    parts_[part]->start(rates);
+    rules_[index]->start(rates);
   }
 
   std::vector<int64_t> milestones_;
   int64_t step_ = 0;
 };
 
-void check_parts(const char* name, const std::vector<Schedule>& schedules) {
+void check_schedules(const char* name, const std::vector<Schedule>& schedules) {
   check_schedule(
       !schedules.empty(), name, "No schedules were passed. Pass at least one");
   for (const auto& schedule : schedules) {
@@ -387,11 +387,11 @@ Schedule::Schedule(const OneCycleLR& schedule)
 }
 Schedule::Schedule(const ChainedScheduler& schedule)
     : make_(maker<ChainedRule>(schedule.schedules)) {
-  check_parts("ChainedScheduler", schedule.schedules);
+  check_schedules("ChainedScheduler", schedule.schedules);
 }
 Schedule::Schedule(const SequentialLR& schedule)
     : make_(maker<SequentialRule>(schedule)) {
-  check_parts("SequentialLR", schedule.schedules);
+  check_schedules("SequentialLR", schedule.schedules);
   check_schedule(
       schedule.milestones.size() + 1 == schedule.schedules.size() &&
           std::is_sorted(

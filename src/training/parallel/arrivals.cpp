@@ -22,13 +22,13 @@ struct Arrivals::Counts {
   std::atomic<RankRecord*> trains = nullptr;
 
   struct Hook final : torch::autograd::FunctionPostHook {
-    Hook(std::shared_ptr<Counts> counts, size_t place)
-        : counts(std::move(counts)), place(place) {}
+    Hook(std::shared_ptr<Counts> counts, size_t index)
+        : counts(std::move(counts)), index(index) {}
     torch::autograd::variable_list operator()(
         const torch::autograd::variable_list& outputs,
         const torch::autograd::variable_list& /*inputs*/) override {
       try {
-        counts->on_arrival(place);
+        counts->on_arrival(index);
       } catch (const Error&) {
         throw_carried();
       }
@@ -45,7 +45,7 @@ struct Arrivals::Counts {
       counts->is_known = false;
     }
     std::shared_ptr<Counts> counts;
-    size_t place;
+    size_t index;
   };
 };
 
@@ -85,9 +85,9 @@ int64_t Arrivals::begin_backward() {
   return num_before;
 }
 
-bool Arrivals::is_hooked(size_t place, const at::Tensor& parameter) const {
+bool Arrivals::is_hooked(size_t index, const at::Tensor& parameter) const {
   return torch::autograd::impl::try_get_grad_accumulator(parameter) ==
-         hooked_[place].node;
+         hooked_[index].node;
 }
 
 bool Arrivals::is_known() const {

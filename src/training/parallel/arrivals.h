@@ -21,7 +21,7 @@ class Arrivals {
   /// `parameters`.
   Arrivals(
       const std::vector<at::Tensor>& parameters,
-      std::function<void(size_t place)> on_arrival);
+      std::function<void(size_t index)> on_arrival);
   ~Arrivals();
   Arrivals(const Arrivals&) = delete;
   Arrivals& operator=(const Arrivals&) = delete;
@@ -33,7 +33,7 @@ class Arrivals {
   int64_t begin_backward();
   /// False if torch has created another accumulator for the parameter at this
   /// index, as it does when its data is set: nothing is counted any more.
-  bool is_hooked(size_t place, const at::Tensor& parameter) const;
+  bool is_hooked(size_t index, const at::Tensor& parameter) const;
   /// False if a compiled backward runs without hooks.
   bool is_known() const;
 

@@ -87,7 +87,7 @@ class OpenReducer : public c10d::Reducer {
   }
   /// After an aborted backward, if gradients are stored in buckets: those that
   /// were sent are averages; restores the others to those in `has_arrived`.
-  void settle_gradients(const std::vector<char>& has_arrived, bool is_divided) {
+  void finish_gradients(const std::vector<char>& has_arrived, bool is_divided) {
     const std::lock_guard lock(mutex_);
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < buckets_.size(); ++i) {
@@ -340,7 +340,7 @@ class DdpLayer final : public ForwardLayer,
     const bool has_begun = !options_.static_graph || has_reduced_;
     if (options_.gradient_as_bucket_view && has_begun) {
       try {
-        reducer_->settle_gradients(
+        reducer_->finish_gradients(
             has_arrived_, options_.compression == Compression::kNone);
       } catch (const std::exception&) {
         // The backward's own error takes precedence: no reduction follows.
@@ -384,7 +384,7 @@ class DdpLayer final : public ForwardLayer,
       remake_reducer_beside_gradients();
     }
   }
-  bool is_settled() const override {
+  bool is_recordable() const override {
     return has_reduced_ && !is_awaiting_ && !is_abandoned_;
   }
   size_t num_layouts() const override { return num_layouts_; }
@@ -558,12 +558,12 @@ class DdpLayer final : public ForwardLayer,
 
   /// Called by autograd, before the reducer's own hook: if a parameter's
   /// gradient comes in parts, the first one may already have been sent.
-  void check_only_once(size_t place) {
-    const bool is_second = std::exchange(has_arrived_[place], true);
+  void check_only_once(size_t position) {
+    const bool is_second = std::exchange(has_arrived_[position], true);
     if (is_second && is_in_backward_ && sync_ && !options_.static_graph) {
       throw UsageError(str_cat(
           "[backward] Parameter '",
-          names_[place],
+          names_[position],
           "' received a second gradient in one backward pass, because a "
           "recomputed segment shares it with other code. Use it in one segment "
           "only, or set static_graph"));
@@ -796,7 +796,7 @@ class DdpLayer final : public ForwardLayer,
     std::unordered_map<size_t, std::string> names;
     index_of_.clear();
     names_.clear();
-    places_.clear();
+    model_indices_.clear();
     is_reduced_.clear();
     for (const auto& parameter : model_.parameters) {
       is_reduced_.push_back(parameter.requires_grad());
@@ -811,7 +811,7 @@ class DdpLayer final : public ForwardLayer,
           model_.parameters[i].unsafeGetTensorImpl(), parameters.size());
       names[parameters.size()] = model_.names[i];
       names_.push_back(model_.names[i]);
-      places_.push_back(index);
+      model_indices_.push_back(index);
       parameters.push_back(model_.parameters[i]);
       sparse.push_back(model_.sparse_gradients.contains(model_.names[i]));
     }
@@ -826,9 +826,9 @@ class DdpLayer final : public ForwardLayer,
     }
     layout_.set_units(parameters, buckets);
     // Before the reducer's own hooks, which may send.
-    arrivals_ = std::make_unique<Arrivals>(parameters, [this](size_t place) {
-      settle(group_);
-      check_only_once(place);
+    arrivals_ = std::make_unique<Arrivals>(parameters, [this](size_t position) {
+      finish_comparison(group_);
+      check_only_once(position);
     });
     has_arrived_.assign(parameters.size(), false);
     const UnmarkedViews unmarked;
@@ -878,7 +878,7 @@ class DdpLayer final : public ForwardLayer,
       auto& unit = units.emplace_back();
       for (const auto& parameter : bucket.parameters) {
         unit.push_back(index_of_.at(parameter.unsafeGetTensorImpl()));
-        order_.push_back(places_[unit.back()]);
+        order_.push_back(model_indices_[unit.back()]);
       }
     }
     layout_.set_units(trained_, std::move(units));
@@ -942,7 +942,7 @@ class DdpLayer final : public ForwardLayer,
   /// the model.
   std::vector<at::Tensor> trained_;
   std::vector<std::string> names_;
-  std::vector<int64_t> places_;
+  std::vector<int64_t> model_indices_;
   std::unordered_map<const c10::TensorImpl*, size_t> index_of_;
   /// The trained parameters, by their indices in the model, in the order of the
   /// buckets; empty before these were laid out again.

@@ -59,30 +59,30 @@ void ParallelEngine::add(std::unique_ptr<Layer> layer) {
 void ParallelEngine::place_parameters() {
   for (size_t i = 0; !placement_.empty() && i < model_.parameters.size(); ++i) {
     const auto& parameter = model_.parameters[i];
-    Place place = {parameter, parameter, parameter.sizes().vec()};
+    ParameterEntry entry = {parameter, parameter, parameter.sizes().vec()};
     for (const auto* layer : placement_) {
-      auto placed = layer->place(place.trained);
+      auto placed = layer->place(entry.trained);
       if (!placed.whole.empty()) {
-        place.whole = std::move(placed.whole);
-        append(place.held_layout, placed);
+        entry.whole = std::move(placed.whole);
+        append(entry.held_layout, placed);
       }
-      append(place.layout, placed);
-      place.trained = std::move(placed.trained);
+      append(entry.layout, placed);
+      entry.trained = std::move(placed.trained);
     }
     const auto pieces = [&](const TensorLayout& layout) {
       return layout.is_divided() ? std::optional(pieces_of(
-                                       place.whole,
+                                       entry.whole,
                                        layout,
                                        mesh_.shape(),
                                        mesh_.group().rank()))
                                  : std::nullopt;
     };
-    place.pieces = pieces(place.layout);
-    place.held = pieces(place.held_layout);
-    if (place.pieces || !place.trained.is_same(parameter)) {
-      place_of_[parameter.unsafeGetTensorImpl()] = places_.size();
-      place_of_[place.trained.unsafeGetTensorImpl()] = places_.size();
-      places_.push_back(std::move(place));
+    entry.pieces = pieces(entry.layout);
+    entry.held = pieces(entry.held_layout);
+    if (entry.pieces || !entry.trained.is_same(parameter)) {
+      index_of_[parameter.unsafeGetTensorImpl()] = entries_.size();
+      index_of_[entry.trained.unsafeGetTensorImpl()] = entries_.size();
+      entries_.push_back(std::move(entry));
     }
   }
 }
@@ -172,27 +172,27 @@ StateValue ParallelEngine::saved_gradient(const at::Tensor& parameter) const {
   if (!value) {
     value = parameter.grad();
   }
-  const auto* place = find(parameter);
-  if (place == nullptr) {
+  const auto* entry = find(parameter);
+  if (entry == nullptr) {
     return *std::move(value);
   }
   if (const auto* slice = std::get_if<TensorSlice>(&*value)) {
-    return slice_of(*place, place->pieces, slice->values);
+    return slice_of(*entry, entry->pieces, slice->values);
   }
-  return slice_of(*place, place->held, std::get<at::Tensor>(*value));
+  return slice_of(*entry, entry->held, std::get<at::Tensor>(*value));
 }
 
 void ParallelEngine::load_gradient(
     const at::Tensor& parameter,
     const StateValue& value) {
   StateValue own = value;
-  if (const auto* place = find(parameter); place != nullptr && place->held) {
+  if (const auto* entry = find(parameter); entry != nullptr && entry->held) {
     const auto* slice = std::get_if<TensorSlice>(&value);
-    if (slice != nullptr && slice->pieces == *place->held) {
+    if (slice != nullptr && slice->pieces == *entry->held) {
       own = slice->values.view(parameter.sizes());
     } else if (const auto* whole = std::get_if<at::Tensor>(&value);
                whole != nullptr && whole->defined()) {
-      own = elements_at(*whole, *place->held).view(parameter.sizes());
+      own = elements_at(*whole, *entry->held).view(parameter.sizes());
     }
   }
   for (auto* layer : gradient_) {
@@ -214,13 +214,13 @@ void ParallelEngine::load_gradient(
 }
 
 // --- step -------------------------------------------------------------------
-const ReducedCopies* ParallelEngine::lend_copies(bool takes) {
-  const ReducedCopies* lent = nullptr;
+const ReducedCopies* ParallelEngine::reduced_copies(bool takes) {
+  const ReducedCopies* first = nullptr;
   for (auto* layer : update_) {
-    const auto* copies = layer->lend_copies(takes);
-    lent = lent == nullptr ? copies : lent;
+    const auto* copies = layer->reduced_copies(takes);
+    first = first == nullptr ? copies : first;
   }
-  return lent;
+  return first;
 }
 
 // --- capture ----------------------------------------------------------------
@@ -233,8 +233,8 @@ std::string ParallelEngine::why_not_to_record() const {
   return {};
 }
 
-bool ParallelEngine::is_settled() const {
-  return std::ranges::all_of(capture_, &CaptureLayer::is_settled);
+bool ParallelEngine::is_recordable() const {
+  return std::ranges::all_of(capture_, &CaptureLayer::is_recordable);
 }
 
 size_t ParallelEngine::num_layouts() const {
@@ -250,93 +250,96 @@ bool ParallelEngine::shares_buffers_next() const {
 }
 
 // --- where parameters are ---------------------------------------------------
-const ParallelEngine::Place* ParallelEngine::find(
+const ParallelEngine::ParameterEntry* ParallelEngine::find(
     const at::Tensor& parameter) const {
-  const auto found = place_of_.find(parameter.unsafeGetTensorImpl());
-  return found == place_of_.end() ? nullptr : &places_[found->second];
+  const auto found = index_of_.find(parameter.unsafeGetTensorImpl());
+  return found == index_of_.end() ? nullptr : &entries_[found->second];
 }
 
 const at::Tensor& ParallelEngine::trained(const at::Tensor& parameter) const {
-  const auto* place = find(parameter);
-  return place != nullptr ? place->trained : parameter;
+  const auto* entry = find(parameter);
+  return entry != nullptr ? entry->trained : parameter;
 }
 
 const TensorLayout& ParallelEngine::tensor_layout(
     const at::Tensor& parameter) const {
   static const TensorLayout whole;
-  const auto* place = find(parameter);
-  return place != nullptr ? place->layout : whole;
+  const auto* entry = find(parameter);
+  return entry != nullptr ? entry->layout : whole;
 }
 
 const std::optional<TensorPieces>& ParallelEngine::pieces(
     const at::Tensor& parameter) const {
   static const std::optional<TensorPieces> whole;
-  const auto* place = find(parameter);
-  return place != nullptr ? place->pieces : whole;
+  const auto* entry = find(parameter);
+  return entry != nullptr ? entry->pieces : whole;
 }
 
 bool ParallelEngine::is_divided() const {
   return std::ranges::any_of(
-      places_, [](const auto& place) { return place.pieces.has_value(); });
+      entries_, [](const auto& entry) { return entry.pieces.has_value(); });
 }
 
 std::vector<int64_t> ParallelEngine::whole_sizes(
     const at::Tensor& parameter) const {
-  const auto* place = find(parameter);
-  return place != nullptr ? place->whole : parameter.sizes().vec();
+  const auto* entry = find(parameter);
+  return entry != nullptr ? entry->whole : parameter.sizes().vec();
 }
 
 // --- state ------------------------------------------------------------------
 StateValue ParallelEngine::slice_of(
-    const Place& place,
+    const ParameterEntry& entry,
     const std::optional<TensorPieces>& pieces,
     const at::Tensor& values) {
   if (pieces && values.defined()) {
-    return TensorSlice{values, place.whole, *pieces};
+    return TensorSlice{values, entry.whole, *pieces};
   }
   return values;
 }
 
 StateValue ParallelEngine::saved(const at::Tensor& parameter) const {
-  const auto* place = find(parameter);
-  if (place == nullptr) {
+  const auto* entry = find(parameter);
+  if (entry == nullptr) {
     return parameter.detach();
   }
   for (const auto* layer : state_) {
-    const auto whole = layer->whole_value(place->parameter);
+    const auto whole = layer->whole_value(entry->parameter);
     if (whole.defined()) {
-      return slice_of(*place, place->held, whole.detach());
+      return slice_of(*entry, entry->held, whole.detach());
     }
   }
-  return slice_of(*place, place->pieces, place->trained.detach());
+  return slice_of(*entry, entry->pieces, entry->trained.detach());
 }
 
-void ParallelEngine::refuse_load(const Place& place, const std::string& got) {
+void ParallelEngine::refuse_load(
+    const ParameterEntry& entry,
+    const std::string& got) {
   throw UsageError(str_cat(
       "[load_state_dict] The saved state has ",
       got,
       ". This rank needs a tensor of shape ",
-      at::IntArrayRef(place.whole),
-      place.pieces ? str_cat(
+      at::IntArrayRef(entry.whole),
+      entry.pieces ? str_cat(
                          ", or its shard of ",
-                         place.trained.numel(),
+                         entry.trained.numel(),
                          " elements. Was it saved from another model, or with "
                          "different shard units?")
                    : ". Was it saved from another model?"));
 }
 
-void ParallelEngine::load_slice(const Place& place, const TensorSlice& slice)
-    const {
-  if (slice.whole != place.whole || slice.pieces != place.pieces) {
+void ParallelEngine::load_slice(
+    const ParameterEntry& entry,
+    const TensorSlice& slice) const {
+  if (slice.whole != entry.whole || slice.pieces != entry.pieces) {
     refuse_load(
-        place,
+        entry,
         str_cat(
             "other ",
             slice.values.numel(),
             " elements of a tensor of shape ",
             at::IntArrayRef(slice.whole)));
   }
-  place.trained.detach().copy_(slice.values.view(place.trained.sizes()));
+  entry.trained.detach().copy_(slice.values.view(entry.trained.sizes()));
 }
 
 void ParallelEngine::load(
@@ -344,43 +347,44 @@ void ParallelEngine::load(
     const StateValue& value) {
   const at::NoGradGuard no_grad;
   const auto* found = find(parameter);
-  const Place place =
-      found != nullptr ? *found
-                       : Place{parameter, parameter, parameter.sizes().vec()};
+  const ParameterEntry entry =
+      found != nullptr
+          ? *found
+          : ParameterEntry{parameter, parameter, parameter.sizes().vec()};
   const auto* whole = std::get_if<at::Tensor>(&value);
   const auto* slice = std::get_if<TensorSlice>(&value);
   at::Tensor held;
   first_to_last<&StateLayer::before_load>(state_);
-  if (slice != nullptr && place.pieces) {
-    load_slice(place, *slice);
-  } else if (whole == nullptr || whole->sizes() != place.whole) {
+  if (slice != nullptr && entry.pieces) {
+    load_slice(entry, *slice);
+  } else if (whole == nullptr || whole->sizes() != entry.whole) {
     refuse_load(
-        place,
+        entry,
         whole == nullptr ? "no tensor"
                          : str_cat("a tensor of shape ", whole->sizes()));
   } else {
-    held = place.held ? elements_at(*whole, *place.held).view(parameter.sizes())
+    held = entry.held ? elements_at(*whole, *entry.held).view(parameter.sizes())
                       : *whole;
-    place.trained.detach().copy_(
-        place.pieces
-            ? elements_at(*whole, *place.pieces).view(place.trained.sizes())
+    entry.trained.detach().copy_(
+        entry.pieces
+            ? elements_at(*whole, *entry.pieces).view(entry.trained.sizes())
             : held);
   }
-  first_to_last<&StateLayer::take_loaded>(state_, place.parameter, held);
+  first_to_last<&StateLayer::take_loaded>(state_, entry.parameter, held);
 }
 
 /// Collective over the ranks that hold the other parts.
 at::Tensor ParallelEngine::gather_held(
-    const Place& place,
+    const ParameterEntry& entry,
     const at::Tensor& value) const {
-  const auto along = place.held_layout.divided_along();
+  const auto along = entry.held_layout.divided_along();
   const auto& group = mesh_.group(along);
   const auto ranks = mesh_.shape().ranks(mesh_.group().rank(), along);
   std::vector<std::pair<TensorPieces, at::Tensor>> slices;
   int64_t most = 0;
   for (const int rank : ranks) {
     slices.emplace_back(
-        pieces_of(place.whole, place.held_layout, mesh_.shape(), rank),
+        pieces_of(entry.whole, entry.held_layout, mesh_.shape(), rank),
         at::Tensor());
     most = std::max(most, num_elements(slices.back().first));
   }
@@ -392,33 +396,33 @@ at::Tensor ParallelEngine::gather_held(
     auto& [pieces, values] = slices[i];
     values = all[static_cast<int64_t>(i)].narrow(0, 0, num_elements(pieces));
   }
-  return join_slices(place.whole, slices);
+  return join_slices(entry.whole, slices);
 }
 
 void ParallelEngine::visit_whole_parameters(bool keep, const TakeWhole& take) {
   const at::NoGradGuard no_grad;
-  const bool are_held_in_parts = std::ranges::any_of(
-      places_, [](const auto& place) { return place.held.has_value(); });
+  const bool are_held_in_shards = std::ranges::any_of(
+      entries_, [](const auto& entry) { return entry.held.has_value(); });
   const auto pass_on = [&](size_t i, const at::Tensor& value) {
-    const auto* place = find(model_.parameters[i]);
+    const auto* entry = find(model_.parameters[i]);
     const auto whole =
-        place != nullptr && place->held ? gather_held(*place, value) : value;
+        entry != nullptr && entry->held ? gather_held(*entry, value) : value;
     if (keep) {
       take(i, whole);
     }
   };
   for (auto* layer : state_) {
-    if (layer->visit_parameters(keep || are_held_in_parts, pass_on)) {
+    if (layer->visit_parameters(keep || are_held_in_shards, pass_on)) {
       return;
     }
   }
-  const bool are_others =
-      are_held_in_parts || std::ranges::any_of(places_, [](const auto& place) {
-        return !place.pieces;
-      });
+  const bool are_others = are_held_in_shards ||
+                          std::ranges::any_of(entries_, [](const auto& entry) {
+                            return !entry.pieces;
+                          });
   for (size_t i = 0; are_others && i < model_.parameters.size(); ++i) {
     const auto& parameter = model_.parameters[i];
-    if (keep || are_held_in_parts) {
+    if (keep || are_held_in_shards) {
       pass_on(
           i,
           trained(parameter).detach().to(
@@ -429,10 +433,10 @@ void ParallelEngine::visit_whole_parameters(bool keep, const TakeWhole& take) {
 
 std::vector<at::Tensor> ParallelEngine::whole_parameters(bool keep) {
   std::vector<at::Tensor> values;
-  visit_whole_parameters(keep, [&](size_t place, const at::Tensor& value) {
-    values.resize(std::max(values.size(), place + 1));
+  visit_whole_parameters(keep, [&](size_t index, const at::Tensor& value) {
+    values.resize(std::max(values.size(), index + 1));
     // Copied if it would keep the memory of a whole unit alive.
-    values[place] =
+    values[index] =
         value.nbytes() == value.storage().nbytes() ? value : value.clone();
   });
   return values;

@@ -99,7 +99,7 @@ class ACCELERATE_INTERNAL ParallelEngine final
 
   // --- step -----------------------------------------------------------------
   void before_step() { first_to_last<&UpdateLayer::before_step>(update_); }
-  const ReducedCopies* lend_copies(bool takes);
+  const ReducedCopies* reduced_copies(bool takes);
   void after_step(bool did_step) {
     last_to_first<&UpdateLayer::after_step>(update_, did_step);
   }
@@ -110,7 +110,7 @@ class ACCELERATE_INTERNAL ParallelEngine final
   void prepare_recording() {
     first_to_last<&CaptureLayer::prepare_recording>(capture_);
   }
-  bool is_settled() const;
+  bool is_recordable() const;
   size_t num_layouts() const;
   bool shares_buffers_next() const;
   void set_shares_buffers_next(bool shares) {
@@ -175,7 +175,7 @@ class ACCELERATE_INTERNAL ParallelEngine final
   }
 
   /// A parameter that is not trained as a whole by itself.
-  struct Place {
+  struct ParameterEntry {
     at::Tensor parameter;
     at::Tensor trained;
     std::vector<int64_t> whole;
@@ -185,16 +185,17 @@ class ACCELERATE_INTERNAL ParallelEngine final
     TensorLayout held_layout = {};
     std::optional<TensorPieces> held = {};
   };
-  const Place* find(const at::Tensor& parameter) const;
+  const ParameterEntry* find(const at::Tensor& parameter) const;
   /// Of elements of what the model holds, or of what is trained.
   static StateValue slice_of(
-      const Place& place,
+      const ParameterEntry& entry,
       const std::optional<TensorPieces>& pieces,
       const at::Tensor& values);
-  at::Tensor gather_held(const Place& place, const at::Tensor& value) const;
-  void load_slice(const Place& place, const TensorSlice& slice) const;
+  at::Tensor gather_held(const ParameterEntry& entry, const at::Tensor& value)
+      const;
+  void load_slice(const ParameterEntry& entry, const TensorSlice& slice) const;
   [[noreturn]] static void refuse_load(
-      const Place& place,
+      const ParameterEntry& entry,
       const std::string& got);
 
   ParameterSet model_;
@@ -210,9 +211,9 @@ class ACCELERATE_INTERNAL ParallelEngine final
   std::vector<PlacementLayer*> placement_;
   std::vector<CaptureLayer*> capture_;
   std::vector<StateLayer*> state_;
-  std::vector<Place> places_;
+  std::vector<ParameterEntry> entries_;
   /// Of parameters and of what is trained instead.
-  std::unordered_map<const c10::TensorImpl*, size_t> place_of_;
+  std::unordered_map<const c10::TensorImpl*, size_t> index_of_;
   bool is_accumulating_ = false;
   bool is_alone_ = false;
 };

@@ -56,11 +56,11 @@ at::Tensor total_norm(
     c10::Device device) {
   std::vector<at::Tensor> norms;
   ByDevice whole;
-  for (const auto& part : held) {
-    if (!part.ranks.empty()) {
-      norms.push_back(norm_over_ranks(part, norm_type).to(device));
+  for (const auto& group : held) {
+    if (!group.ranks.empty()) {
+      norms.push_back(norm_over_ranks(group, norm_type).to(device));
     } else {
-      add_to(whole, part.gradients);
+      add_to(whole, group.gradients);
     }
   }
   for (const auto& [name, gradients] : whole) {
@@ -92,8 +92,8 @@ at::Tensor clip_gradient_norm(
   }
   const at::NoGradGuard no_grad;
   ByDevice devices;
-  for (const auto& part : held) {
-    add_to(devices, part.gradients);
+  for (const auto& group : held) {
+    add_to(devices, group.gradients);
   }
   c10::Device first(c10::kCPU);
   if (!devices.empty()) {
@@ -107,11 +107,11 @@ at::Tensor clip_gradient_norm(
   // computed as a product, whose last bit may differ from the quotient's.
   const auto factor =
       at::clamp_max((total + 1e-6).reciprocal() * max_norm, 1.0);
-  for (const auto& part : held) {
-    if (part.keeper != nullptr) {
-      part.keeper->scale_kept_gradients(factor);
+  for (const auto& group : held) {
+    if (group.keeper != nullptr) {
+      group.keeper->scale_kept_gradients(factor);
     } else {
-      scale_in_place(part.gradients, factor);
+      scale_in_place(group.gradients, factor);
     }
   }
   return total;
@@ -140,8 +140,8 @@ void clip_gradient_values(
   }
   const at::NoGradGuard no_grad;
   ByDevice devices;
-  for (const auto& part : held) {
-    add_to(devices, part.gradients);
+  for (const auto& group : held) {
+    add_to(devices, group.gradients);
   }
   for (const auto& [device, gradients] : devices) {
     at::_foreach_clamp_min_(gradients, -limit);

@@ -250,19 +250,17 @@ void JoinGuard::match_the_others() {
     }
     reductions_->share(*root);
   }
-  check_windows();
+  check_accumulation();
 }
 
-void JoinGuard::check_windows() const {
+void JoinGuard::check_accumulation() const {
   const auto& unfinished = channel_->unfinished_of_ranks();
   const auto [least, most] =
       std::minmax_element(unfinished.begin(), unfinished.end());
   if (*least == *most) {
     return;
   }
-  const auto rank_of = [&](const auto& place) {
-    return place - unfinished.begin();
-  };
+  const auto rank_of = [&](const auto& it) { return it - unfinished.begin(); };
   throw UsageError(str_cat(
       "[join_uneven_inputs] Rank ",
       rank_of(most),

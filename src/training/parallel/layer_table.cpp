@@ -85,7 +85,7 @@ std::deque<LayerRow>& table() {
            },
        .serves = MeshDimension::kData,
        .excludes = {kOwn},
-       .places_parts =
+       .places_shards =
            [](const EngineOptions& options) {
              return options.is_sharded() &&
                     options.shard.stage == ShardStage::kParameters;
@@ -159,7 +159,7 @@ EnginePlan::EnginePlan(EngineOptions options) : options_(std::move(options)) {
 std::shared_ptr<ParallelEngine> EnginePlan::make(
     EngineArguments arguments) const {
   fill_deferred(arguments.model.buffers, arguments.device);
-  if (!places_parts()) {
+  if (!places_shards()) {
     fill_deferred(arguments.model.parameters, arguments.device);
   }
   const auto engine = std::make_shared<ParallelEngine>(arguments);
@@ -178,9 +178,9 @@ std::optional<at::ScalarType> EnginePlan::weights() const {
   return options_.master_weights ? std::optional(at::kBFloat16) : std::nullopt;
 }
 
-bool EnginePlan::places_parts() const {
+bool EnginePlan::places_shards() const {
   return std::ranges::any_of(rows_, [this](const auto* row) {
-    return row->places_parts != nullptr && row->places_parts(options_);
+    return row->places_shards != nullptr && row->places_shards(options_);
   });
 }
 

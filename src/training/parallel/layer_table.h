@@ -58,7 +58,7 @@ struct LayerRow {
   /// layer applies.
   void (*check)(const EngineOptions& options) = nullptr;
   /// Whether it puts parameters on the device itself, shard by shard.
-  bool (*places_parts)(const EngineOptions& options) = nullptr;
+  bool (*places_shards)(const EngineOptions& options) = nullptr;
   /// Why no step can be recorded, whatever the model; empty if some can.
   std::string (*why_not_to_capture)(const EngineOptions& options) = nullptr;
   /// Whether a checkpoint without its state cannot be loaded.
@@ -82,7 +82,7 @@ class ACCELERATE_INTERNAL EnginePlan {
   std::shared_ptr<ParallelEngine> make(EngineArguments arguments) const;
   /// The dtype of trained models' weights, if they have master weights.
   std::optional<at::ScalarType> weights() const;
-  bool places_parts() const;
+  bool places_shards() const;
   bool needs_state() const;
   std::string why_not_to_capture() const;
 

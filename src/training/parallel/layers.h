@@ -185,7 +185,9 @@ class ACCELERATE_INTERNAL UpdateLayer : public virtual Layer {
   /// `takes` them, it writes both, and may find gradients in the weights'
   /// dtype, to be multiplied; otherwise it finds gradients of the trained
   /// tensors. Null if there are none.
-  virtual const ReducedCopies* lend_copies(bool /*takes*/) { return nullptr; }
+  virtual const ReducedCopies* reduced_copies(bool /*takes*/) {
+    return nullptr;
+  }
   /// `did_step` is false if the update was skipped because of an overflow.
   virtual void after_step(bool /*did_step*/) {}
   virtual void abandon_step() {}
@@ -224,7 +226,7 @@ class ACCELERATE_INTERNAL CaptureLayer : public virtual Layer {
   virtual void prepare_recording() {}
   /// Whether a step may be recorded or replayed now: its tensors have their
   /// final addresses, and nothing waits for a backward.
-  virtual bool is_settled() const { return true; }
+  virtual bool is_recordable() const { return true; }
   /// Changes when tensors of recorded steps no longer exist.
   virtual size_t num_layouts() const { return 0; }
   /// Whether the next forward starts with its own collective, which depends on
@@ -238,7 +240,7 @@ class ACCELERATE_INTERNAL StateLayer : public virtual Layer {
  public:
   /// Called with each parameter's value, on the host, and its index in the
   /// model.
-  using TakeWhole = std::function<void(size_t place, const at::Tensor& value)>;
+  using TakeWhole = std::function<void(size_t index, const at::Tensor& value)>;
 
   /// The current value of a parameter of which ranks train slices, if this rank
   /// has all of it; otherwise undefined.

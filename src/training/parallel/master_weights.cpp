@@ -73,11 +73,11 @@ class MasterLayer final : public ForwardLayer,
     return weights_.empty() && unfrozen().has_value();
   }
   void before_forward() override {
-    const auto place = at::GradMode::is_enabled() ? unfrozen() : std::nullopt;
-    if (place) {
+    const auto index = at::GradMode::is_enabled() ? unfrozen() : std::nullopt;
+    if (index) {
       throw UsageError(str_cat(
           "[forward] Parameter '",
-          model_.names[*place],
+          model_.names[*index],
           "' requires a gradient, but it was frozen during prepare() and so "
           "has no master weight. Freeze it after prepare() instead"));
     }
@@ -113,34 +113,34 @@ class MasterLayer final : public ForwardLayer,
 
   std::optional<at::Tensor> gradient(
       const at::Tensor& parameter) const override {
-    const auto place = place_of(parameter);
-    if (!place) {
+    const auto index = index_of(parameter);
+    if (!index) {
       return std::nullopt;
     }
-    settle_gradients();
-    const auto& taken = masters_[*place].grad();
-    return taken.defined() ? taken : weights_[*place].grad();
+    finish_gradients();
+    const auto& taken = masters_[*index].grad();
+    return taken.defined() ? taken : weights_[*index].grad();
   }
   std::vector<at::Tensor> kept_gradients(
       const std::vector<at::Tensor>& parameters) override {
     if (factor_.defined()) {
-      settle_gradients();
+      finish_gradients();
     }
     std::vector<bool> is_asked(masters_.size(), false);
     std::vector<at::Tensor> kept;
     for (const auto& parameter : parameters) {
-      const auto place = place_of(parameter);
-      if (place && is_asked[*place]) {
+      const auto index = index_of(parameter);
+      if (index && is_asked[*index]) {
         return {};
       }
-      const auto& taken = place ? masters_[*place].grad() : at::Tensor();
+      const auto& taken = index ? masters_[*index].grad() : at::Tensor();
       if (taken.defined()) {
         kept.push_back(taken);
       } else if (engine_.gradient(parameter).defined()) {
         return {};
       }
-      if (place) {
-        is_asked[*place] = true;
+      if (index) {
+        is_asked[*index] = true;
       }
     }
     for (size_t i = 0; i < masters_.size(); ++i) {
@@ -160,37 +160,37 @@ class MasterLayer final : public ForwardLayer,
   void zero_gradients(const std::vector<at::Tensor>& parameters, Zeroing how)
       override {
     if (how == Zeroing::kFill && factor_.defined()) {
-      settle_all_but(parameters);
+      finish_other_gradients(parameters);
     }
     // One of the two must keep its memory: the one that accumulates.
     const bool keeps_weights = how == Zeroing::kFill && adds_up_weights_;
     for (at::Tensor parameter : parameters) {
-      const auto place = place_of(parameter);
+      const auto index = index_of(parameter);
       at::Tensor& gradient =
-          (place ? weights_[*place] : parameter).mutable_grad();
+          (index ? weights_[*index] : parameter).mutable_grad();
       if (keeps_weights && gradient.defined()) {
         gradient.zero_();
       } else {
         gradient.reset();
       }
-      if (place) {
-        is_shown_[*place] = false;
+      if (index) {
+        is_shown_[*index] = false;
         if (keeps_weights) {
-          masters_[*place].mutable_grad().reset();
+          masters_[*index].mutable_grad().reset();
         }
       }
     }
   }
 
   LayerPlacement place(const at::Tensor& tensor) const override {
-    const auto place = place_of(tensor);
-    return {place ? masters_[*place] : tensor};
+    const auto index = index_of(tensor);
+    return {index ? masters_[*index] : tensor};
   }
   void before_step() override { are_written_ = false; }
-  const ReducedCopies* lend_copies(bool takes) override {
+  const ReducedCopies* reduced_copies(bool takes) override {
     are_written_ = takes;
     if (!takes || (factor_.defined() && !all_wait())) {
-      settle_gradients();
+      finish_gradients();
     }
     copies_.gradient_factor = factor_;
     return takes ? &copies_ : nullptr;
@@ -204,26 +204,26 @@ class MasterLayer final : public ForwardLayer,
 
   void take_loaded(const at::Tensor& parameter, const at::Tensor& /*whole*/)
       override {
-    if (const auto place = place_of(parameter)) {
-      weight_values_[*place].copy_(master_values_[*place]);
+    if (const auto index = index_of(parameter)) {
+      weight_values_[*index].copy_(master_values_[*index]);
     }
   }
   bool load_gradient(const at::Tensor& parameter, const StateValue& value)
       override {
-    const auto place = place_of(parameter);
-    if (!place) {
+    const auto index = index_of(parameter);
+    if (!index) {
       return false;
     }
-    settle_gradients();
-    at::Tensor& gradient = masters_[*place].mutable_grad();
+    finish_gradients();
+    at::Tensor& gradient = masters_[*index].mutable_grad();
     gradient.reset();
-    is_shown_[*place] = false;
+    is_shown_[*index] = false;
     if (engine_.exchanges()) {
       return false; // a part of the weight's, until it is synchronised
     }
-    weights_[*place].mutable_grad().reset();
+    weights_[*index].mutable_grad().reset();
     if (const auto& whole = std::get<at::Tensor>(value); whole.defined()) {
-      gradient = room_of(*place);
+      gradient = gradient_slot(*index);
       gradient.copy_(whole);
     }
     return true;
@@ -235,7 +235,7 @@ class MasterLayer final : public ForwardLayer,
     std::unordered_map<std::string, std::vector<size_t>> by_device;
     for (size_t i = 0; i < weights_.size(); ++i) {
       by_device[weights_[i].device().str()].push_back(i);
-      place_of_[weights_[i].unsafeGetTensorImpl()] = i;
+      index_of_[weights_[i].unsafeGetTensorImpl()] = i;
     }
     masters_.resize(weights_.size());
     for (const auto& [device, members] : by_device) {
@@ -263,32 +263,32 @@ class MasterLayer final : public ForwardLayer,
     layout_.set_units({}, {});
     is_shown_.assign(weights_.size(), false);
     for (size_t i = 0; i < weights_.size(); ++i) {
-      place_of_[masters_[i].unsafeGetTensorImpl()] = i;
+      index_of_[masters_[i].unsafeGetTensorImpl()] = i;
       master_values_.push_back(masters_[i].detach());
     }
   }
 
   /// A parameter without a master weight that requires a gradient.
   std::optional<size_t> unfrozen() const {
-    for (const size_t place : frozen_) {
-      if (model_.parameters[place].requires_grad()) {
-        return place;
+    for (const size_t index : frozen_) {
+      if (model_.parameters[index].requires_grad()) {
+        return index;
       }
     }
     return std::nullopt;
   }
 
-  std::optional<size_t> place_of(const at::Tensor& parameter) const {
-    const auto found = place_of_.find(parameter.unsafeGetTensorImpl());
-    return found == place_of_.end() ? std::nullopt
+  std::optional<size_t> index_of(const at::Tensor& parameter) const {
+    const auto found = index_of_.find(parameter.unsafeGetTensorImpl());
+    return found == index_of_.end() ? std::nullopt
                                     : std::optional(found->second);
   }
 
   /// The concatenated gradients of master weights. Allocated on first use: a
   /// run whose gradients stay in the weights' dtype never needs it.
-  const at::Tensor& room_of(size_t place) const {
-    if (rooms_.empty()) {
-      rooms_.resize(weights_.size());
+  const at::Tensor& gradient_slot(size_t index) const {
+    if (gradient_slots_.empty()) {
+      gradient_slots_.resize(weights_.size());
       // Hide from autograd that they are views: torch's optimizers may detach
       // them in place.
       const at::AutoDispatchBelowADInplaceOrView below;
@@ -299,17 +299,17 @@ class MasterLayer final : public ForwardLayer,
             master_values_[unit.parameters.front()].options());
         const auto views = layout_.views(unit, flat, weights_);
         for (size_t i = 0; i < views.size(); ++i) {
-          rooms_[unit.parameters[i]] = views[i];
+          gradient_slots_[unit.parameters[i]] = views[i];
         }
       }
     }
-    return rooms_[place];
+    return gradient_slots_[index];
   }
 
   /// Whether the gradient of a master weight is the one that was clipped:
   /// someone may have replaced it since.
-  bool waits(size_t place) const {
-    return masters_[place].grad().unsafeGetTensorImpl() == waiting_[place];
+  bool waits(size_t index) const {
+    return masters_[index].grad().unsafeGetTensorImpl() == waiting_[index];
   }
   bool all_wait() const {
     for (size_t i = 0; i < masters_.size(); ++i) {
@@ -322,25 +322,25 @@ class MasterLayer final : public ForwardLayer,
 
   /// Gradients filled with zeros are not multiplied any more: after an overflow
   /// the factor is NaN.
-  void settle_all_but(const std::vector<at::Tensor>& parameters) {
+  void finish_other_gradients(const std::vector<at::Tensor>& parameters) {
     std::vector<bool> is_filled(masters_.size(), false);
     for (const auto& parameter : parameters) {
-      if (const auto place = place_of(parameter)) {
-        is_filled[*place] = true;
+      if (const auto index = index_of(parameter)) {
+        is_filled[*index] = true;
       }
     }
-    settle_gradients(is_filled);
+    finish_gradients(is_filled);
   }
 
   void take_gradients() {
     const at::NoGradGuard no_grad;
     if (factor_.defined()) { // not for later gradients
-      settle_gradients();
+      finish_gradients();
     }
     // A bucket's memory is written again; that of a single rank is not.
     const bool may_stay = !engine_.exchanges() && !engine_.is_accumulating();
     // [0]: those moved to an empty place; [1]: those that are added.
-    std::vector<at::Tensor> come[2], places[2];
+    std::vector<at::Tensor> come[2], targets[2];
     for (size_t i = 0; i < weights_.size(); ++i) {
       at::Tensor& gradient = weights_[i].mutable_grad();
       if (!gradient.defined()) {
@@ -349,37 +349,37 @@ class MasterLayer final : public ForwardLayer,
       at::Tensor& own = masters_[i].mutable_grad();
       const bool adds = own.defined();
       if (adds) {
-        settle_gradients();
+        finish_gradients();
       } else if (may_stay) {
         own = gradient;
         stays_ = true;
         is_shown_[i] = true;
         continue;
       } else {
-        own = room_of(i);
+        own = gradient_slot(i);
       }
       come[adds].push_back(gradient);
-      places[adds].push_back(own);
+      targets[adds].push_back(own);
       is_shown_[i] = true;
     }
     if (!come[0].empty()) {
-      at::_foreach_copy_(places[0], come[0]);
+      at::_foreach_copy_(targets[0], come[0]);
     }
     if (!come[1].empty()) {
-      at::_foreach_add_(places[1], come[1]);
+      at::_foreach_add_(targets[1], come[1]);
     }
   }
 
   /// Converts gradients in the weights' dtype to float32, and multiplies those
   /// that are not excluded.
-  void settle_gradients(const std::vector<bool>& is_left_out = {}) const {
+  void finish_gradients(const std::vector<bool>& is_left_out = {}) const {
     const bool stays = std::exchange(stays_, false);
     const auto factor = std::exchange(factor_, {});
     if (!stays && !factor.defined()) {
       return;
     }
     const at::NoGradGuard no_grad;
-    std::vector<at::Tensor> come, places, scaled;
+    std::vector<at::Tensor> come, targets, scaled;
     for (size_t i = 0; i < masters_.size(); ++i) {
       at::Tensor& own = masters_[i].mutable_grad();
       if (!own.defined()) {
@@ -389,15 +389,15 @@ class MasterLayer final : public ForwardLayer,
                                  (is_left_out.empty() || !is_left_out[i]);
       if (own.scalar_type() != masters_[i].scalar_type()) {
         come.push_back(own);
-        places.push_back(room_of(i));
-        own = room_of(i);
+        targets.push_back(gradient_slot(i));
+        own = gradient_slot(i);
       }
       if (is_multiplied) {
         scaled.push_back(own);
       }
     }
     if (!come.empty()) {
-      at::_foreach_copy_(places, come);
+      at::_foreach_copy_(targets, come);
     }
     if (!scaled.empty()) {
       scale_in_place(scaled, factor);
@@ -415,7 +415,7 @@ class MasterLayer final : public ForwardLayer,
   /// The memory of master weights, and that of their gradients if it was
   /// needed.
   std::vector<MemoryLayout::Unit> units_;
-  mutable std::vector<at::Tensor> rooms_;
+  mutable std::vector<at::Tensor> gradient_slots_;
   std::vector<at::Tensor> master_values_;
   std::vector<at::Tensor> weight_values_;
   /// Whether a weight exposes the gradient that its master weight has taken
@@ -434,7 +434,7 @@ class MasterLayer final : public ForwardLayer,
   bool adds_up_weights_ = false;
   /// Whether the current step writes the weights itself.
   bool are_written_ = false;
-  std::unordered_map<const c10::TensorImpl*, size_t> place_of_;
+  std::unordered_map<const c10::TensorImpl*, size_t> index_of_;
 };
 
 } // namespace

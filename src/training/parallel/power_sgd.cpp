@@ -374,9 +374,9 @@ class PowerSgdHook final : public c10d::CommHookInterface {
     auto joined = at::cat(flat);
     sum_of(joined);
     joined.div_(state_->divisor);
-    const auto parts = joined.split_with_sizes(sizes);
+    const auto averaged = joined.split_with_sizes(sizes);
     for (size_t i = 0; i < gradients.size(); ++i) {
-      gradients[i].copy_(parts[i].view_as(gradients[i]));
+      gradients[i].copy_(averaged[i].view_as(gradients[i]));
     }
   }
 

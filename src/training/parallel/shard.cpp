@@ -58,7 +58,7 @@ class ShardLayer final : public ForwardLayer,
     if (gathers_.pass() == ShardPass::kBackward) {
       return; // the whole model is recomputed
     }
-    model_.check_places();
+    model_.check_stored();
     const bool records = at::GradMode::is_enabled();
     if (records) {
       follow_frozen();
@@ -115,28 +115,28 @@ class ShardLayer final : public ForwardLayer,
   std::optional<at::Tensor> gradient(
       const at::Tensor& parameter) const override {
     return model_.holds(parameter)
-               ? std::optional(gradients_->gradient(model_.place_of(parameter)))
+               ? std::optional(gradients_->gradient(model_.index_of(parameter)))
                : std::nullopt;
   }
   void zero_gradients(const std::vector<at::Tensor>& parameters, Zeroing how)
       override {
     for (const auto& parameter : parameters) {
       if (model_.holds(parameter)) {
-        gradients_->zero(model_.place_of(parameter), how);
+        gradients_->zero(model_.index_of(parameter), how);
       }
     }
   }
   std::optional<StateValue> saved_gradient(
       const at::Tensor& parameter) const override {
     return model_.holds(parameter)
-               ? std::optional(gradients_->saved(model_.place_of(parameter)))
+               ? std::optional(gradients_->saved(model_.index_of(parameter)))
                : std::nullopt;
   }
   bool load_gradient(const at::Tensor& parameter, const StateValue& value)
       override {
     const bool is_held = model_.holds(parameter);
     if (is_held) {
-      gradients_->load(model_.place_of(parameter), value);
+      gradients_->load(model_.index_of(parameter), value);
     }
     return is_held;
   }
@@ -194,19 +194,19 @@ class ShardLayer final : public ForwardLayer,
 
   bool visit_parameters(bool keep, const TakeWhole& take) override {
     const at::NoGradGuard no_grad;
-    std::unordered_map<const c10::TensorImpl*, size_t> place_of;
+    std::unordered_map<const c10::TensorImpl*, size_t> index_of;
     for (size_t i = 0; i < all_.parameters.size(); ++i) {
-      place_of[all_.parameters[i].unsafeGetTensorImpl()] = i;
+      index_of[all_.parameters[i].unsafeGetTensorImpl()] = i;
     }
     for (const auto& unit : model_.units()) {
       announce(model_.group(), str_cat("gather of ", unit.name, " to save it"));
       auto flat = layout_.reserve(
           MemoryUse::kParameters, unit.num_numbers, unit.trained_options);
-      model_.group().all_gather_into(flat, unit.part.to(flat.device()));
+      model_.group().all_gather_into(flat, unit.shard.to(flat.device()));
       for (size_t i = 0; keep && i < unit.members.size(); ++i) {
         const auto& parameter = model_.model().parameters[unit.members[i]];
         take(
-            place_of.at(parameter.unsafeGetTensorImpl()),
+            index_of.at(parameter.unsafeGetTensorImpl()),
             unit.member_of(flat, i, parameter.numel())
                 .view(parameter.sizes())
                 .to(at::kCPU));
@@ -261,7 +261,7 @@ class ShardLayer final : public ForwardLayer,
     const auto& group = model_.everyone();
     if (buffers_may_differ_ && buffers_.is_shared() && !group.is_shut_down()) {
       announce(group, buffers_.name(kForward));
-      settle(group);
+      finish_comparison(group);
       buffers_.share(group, 0);
     }
     buffers_may_differ_ = trains;

@@ -109,9 +109,9 @@ ShardedParameters split_parameters(
     const bool is_whole =
         !longest_of(model.names[i], options.ignored).empty() ||
         !longest_of(model.names[i], model.whole).empty();
-    auto& part = is_whole ? split.whole : split.sharded;
-    part.names.push_back(model.names[i]);
-    part.parameters.push_back(model.parameters[i]);
+    auto& set = is_whole ? split.whole : split.sharded;
+    set.names.push_back(model.names[i]);
+    set.parameters.push_back(model.parameters[i]);
   }
   return split;
 }
@@ -129,7 +129,7 @@ std::vector<ShardUnitPlan> plan_shard_units(
     sizes[prefixes.back()] += model.parameters[i].numel();
   }
   std::vector<ShardUnitPlan> units;
-  std::map<std::string, size_t> place_of;
+  std::map<std::string, size_t> index_of;
   for (size_t i = 0; i < model.names.size(); ++i) {
     const auto& parameter = model.parameters[i];
     const auto& prefix = sizes[prefixes[i]] < options.min_unit_numbers
@@ -143,7 +143,7 @@ std::vector<ShardUnitPlan> plan_shard_units(
         parameter.device(),
         '|',
         parameter.requires_grad());
-    const auto [found, is_new] = place_of.emplace(key, units.size());
+    const auto [found, is_new] = index_of.emplace(key, units.size());
     if (is_new) {
       units.push_back({prefix, {}});
     }

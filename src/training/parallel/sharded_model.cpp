@@ -73,18 +73,18 @@ ShardedModel::ShardedModel(
     members.push_back(plan.members);
   }
   layout_.set_units(model_.parameters, std::move(members), kShardAlignment);
-  are_parts_read_ = agree_on_parts();
+  are_shards_read_ = agree_on_deferred_reads();
 }
 
 // Which units can be read shard by shard on every rank. Ranks compare a few
 // elements of each parameter, because different files would yield a model that
 // nobody saved.
-std::vector<bool> ShardedModel::agree_on_parts() const {
+std::vector<bool> ShardedModel::agree_on_deferred_reads() const {
   std::vector<uint64_t> own;
   for (const auto& plan : plans_) {
     const bool are_read = std::all_of(
         plan.members.begin(), plan.members.end(), [&](size_t member) {
-          return is_read_in_parts(model_.parameters[member]);
+          return is_read_in_slices(model_.parameters[member]);
         });
     own.push_back(are_read ? sample(plan) : kNotRead);
   }
@@ -127,12 +127,12 @@ uint64_t ShardedModel::sample(const ShardUnitPlan& plan) const {
     if (size == 0) {
       continue;
     }
-    const auto part =
+    const auto values =
         at::empty({size}, at::TensorOptions().dtype(parameter.scalar_type()));
     for (const auto begin : {int64_t(0), (parameter.numel() - size) / 2}) {
-      read_deferred_part(parameter, begin, part);
+      read_deferred_slice(parameter, begin, values);
       numbers.append(
-          static_cast<const char*>(part.const_data_ptr()), part.nbytes());
+          static_cast<const char*>(values.const_data_ptr()), values.nbytes());
     }
   }
   return std::max(stable_hash(numbers), kNotRead + 1);
@@ -168,8 +168,8 @@ bool ShardedModel::add_unit() {
       is_offloaded() ? unit.trained_options.device(at::kCPU).pinned_memory(true)
                      : unit.trained_options;
 
-  if (are_parts_read_[index]) {
-    read_part(unit);
+  if (are_shards_read_[index]) {
+    read_shard(unit);
   } else {
     place_unit(unit, share_values(unit));
   }
@@ -197,12 +197,12 @@ at::Tensor ShardedModel::share_values(const ShardUnit& unit) const {
   return flat;
 }
 
-void ShardedModel::read_part(ShardUnit& unit) const {
-  unit.part = reserve_own(MemoryUse::kParameters, unit).zero_();
+void ShardedModel::read_shard(ShardUnit& unit) const {
+  unit.shard = reserve_own(MemoryUse::kParameters, unit).zero_();
   for (size_t i = 0; i < unit.members.size(); ++i) {
     const auto slice = make_slice(unit, i);
     if (!slice.pieces.empty()) {
-      read_deferred_part(
+      read_deferred_slice(
           model_.parameters[unit.members[i]], slice.begin(), slice.own);
     }
   }
@@ -222,10 +222,10 @@ ShardSlice ShardedModel::make_slice(const ShardUnit& unit, size_t member)
       mesh_.shape(),
       mesh_.group().rank());
   // An empty range has no position in the shard.
-  const auto place = slice.pieces.empty() ? 0
+  const auto begin = slice.pieces.empty() ? 0
                                           : offset + slice.begin() -
                                                 unit.num_own * group_.rank();
-  slice.own = unit.part.narrow(0, place, num_elements(slice.pieces)).detach();
+  slice.own = unit.shard.narrow(0, begin, num_elements(slice.pieces)).detach();
   return slice;
 }
 
@@ -236,9 +236,9 @@ void ShardedModel::place_unit(ShardUnit& unit, const at::Tensor& flat) {
                       unit.used_options.dtype() == flat.dtype();
   if (shares) {
     unit.whole = flat;
-    unit.part = own;
+    unit.shard = own;
   } else {
-    unit.part = reserve_own(MemoryUse::kParameters, unit).copy_(own);
+    unit.shard = reserve_own(MemoryUse::kParameters, unit).copy_(own);
   }
   if (is_gathered()) {
     return;
@@ -269,13 +269,13 @@ at::Tensor ShardedModel::reserve_own(MemoryUse use, const ShardUnit& unit)
 
 void ShardedModel::add_slices(const ShardUnit& unit) {
   for (size_t i = 0; i < unit.members.size(); ++i) {
-    const size_t place = unit.members[i];
-    const auto& parameter = model_.parameters[place];
+    const size_t index = unit.members[i];
+    const auto& parameter = model_.parameters[index];
     auto slice = make_slice(unit, i);
     slice.own.set_requires_grad(parameter.requires_grad());
-    place_of_[parameter.unsafeGetTensorImpl()] = place;
-    place_of_[slice.own.unsafeGetTensorImpl()] = place;
-    slices_[place] = std::move(slice);
+    index_of_[parameter.unsafeGetTensorImpl()] = index;
+    index_of_[slice.own.unsafeGetTensorImpl()] = index;
+    slices_[index] = std::move(slice);
   }
 }
 
@@ -288,7 +288,7 @@ void ShardedModel::follow_frozen() {
   }
 }
 
-void ShardedModel::check_places() const {
+void ShardedModel::check_stored() const {
   for (size_t i = 0; i < model_.parameters.size(); ++i) {
     const auto& parameter = model_.parameters[i];
     const bool is_there =
@@ -306,15 +306,15 @@ void ShardedModel::check_places() const {
 }
 
 bool ShardedModel::holds(const at::Tensor& tensor) const {
-  return place_of_.contains(tensor.unsafeGetTensorImpl());
+  return index_of_.contains(tensor.unsafeGetTensorImpl());
 }
 
-size_t ShardedModel::place_of(const at::Tensor& tensor) const {
-  return place_of_.at(tensor.unsafeGetTensorImpl());
+size_t ShardedModel::index_of(const at::Tensor& tensor) const {
+  return index_of_.at(tensor.unsafeGetTensorImpl());
 }
 
 const ShardSlice& ShardedModel::slice_of(const at::Tensor& tensor) const {
-  return slices_[place_of(tensor)];
+  return slices_[index_of(tensor)];
 }
 
 const ShardUnit& ShardedModel::unit_of(const ShardSlice& slice) const {

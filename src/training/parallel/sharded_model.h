@@ -35,20 +35,20 @@ struct ShardUnit {
   int64_t num_own = 0;
   at::TensorOptions trained_options;
   at::TensorOptions used_options;
-  /// Of `part`.
+  /// Of `shard`.
   at::TensorOptions own_options;
 
   /// The shard that this rank trains and saves.
-  at::Tensor part;
+  at::Tensor shard;
   /// What the model reads, if it is always available; may share the memory of
-  /// `part`.
+  /// `shard`.
   at::Tensor whole;
 
   at::Tensor member_of(const at::Tensor& flat, size_t member, int64_t size)
       const {
     return flat.narrow(0, offsets[member], size);
   }
-  bool has_whole() const { return whole.defined() && part.is_alias_of(whole); }
+  bool has_whole() const { return whole.defined() && shard.is_alias_of(whole); }
 };
 
 /// This rank's part of a parameter.
@@ -97,7 +97,7 @@ class ShardedModel {
   c10::Device device() const { return device_; }
   /// Throws `UsageError` naming a parameter that is no longer where `add_unit`,
   /// or the class that gathers it, has stored it: a step would not change it.
-  void check_places() const;
+  void check_stored() const;
   bool is_offloaded() const { return memory_ == TensorMemory::kHost; }
   bool is_gathered() const { return options_.stage == ShardStage::kParameters; }
 
@@ -111,7 +111,7 @@ class ShardedModel {
   bool holds(const at::Tensor& tensor) const;
   /// The index into the model's list, for the model's tensors and what is
   /// trained instead.
-  size_t place_of(const at::Tensor& tensor) const;
+  size_t index_of(const at::Tensor& tensor) const;
   const ShardSlice& slice_of(const at::Tensor& tensor) const;
   const ShardUnit& unit_of(const ShardSlice& slice) const;
   /// The parameter that it is a part of.
@@ -120,13 +120,13 @@ class ShardedModel {
  private:
   /// Replaces a sample that was not read.
   static constexpr uint64_t kNotRead = 0;
-  std::vector<bool> agree_on_parts() const;
+  std::vector<bool> agree_on_deferred_reads() const;
   /// Of the elements of its parameters, combined.
   uint64_t sample(const ShardUnitPlan& plan) const;
   /// Of a unit that has its part.
   ShardSlice make_slice(const ShardUnit& unit, size_t member) const;
   at::Tensor share_values(const ShardUnit& unit) const;
-  void read_part(ShardUnit& unit) const;
+  void read_shard(ShardUnit& unit) const;
   void place_unit(ShardUnit& unit, const at::Tensor& flat);
   void add_slices(const ShardUnit& unit);
 
@@ -143,10 +143,10 @@ class ShardedModel {
   TensorMemory memory_;
   std::vector<ShardUnitPlan> plans_;
   /// For each unit: whether every rank reads its shard separately.
-  std::vector<bool> are_parts_read_;
+  std::vector<bool> are_shards_read_;
   std::vector<ShardUnit> units_;
   std::vector<ShardSlice> slices_;
-  std::unordered_map<const c10::TensorImpl*, size_t> place_of_;
+  std::unordered_map<const c10::TensorImpl*, size_t> index_of_;
 };
 
 } // namespace accelerate

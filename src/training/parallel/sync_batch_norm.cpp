@@ -182,8 +182,8 @@ void check_batch_norm_dim(
 }
 
 void give_process_group(torch::nn::Module& module, const ProcessGroup& group) {
-  for (const auto& part : module.modules()) {
-    if (auto* needs = dynamic_cast<NeedsProcessGroup*>(part.get())) {
+  for (const auto& inner : module.modules()) {
+    if (auto* needs = dynamic_cast<NeedsProcessGroup*>(inner.get())) {
       needs->set_process_group(group);
     }
   }

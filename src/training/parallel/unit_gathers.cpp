@@ -85,7 +85,7 @@ void UnitGathers::gather_weights() {
     const auto own =
         unit.whole.narrow(0, unit.num_own * group.rank(), unit.num_own);
     if (!unit.has_whole()) {
-      own.copy_(unit.part);
+      own.copy_(unit.shard);
     }
     works.push_back(group.start_all_gather_into(unit.whole, own));
   }
@@ -212,7 +212,7 @@ void UnitGathers::gather_announced() {
   if (announced_.empty()) {
     return;
   }
-  settle(model_.group());
+  finish_comparison(model_.group());
   std::vector<size_t> agreed;
   for (const auto& [index, is_agreed] : announced_) {
     if (*is_agreed) {
@@ -239,7 +239,7 @@ void UnitGathers::start_gather(Gathered& gathered) {
       MemoryUse::kParameters, unit.num_numbers, unit.used_options);
   gathered.gathering = model_.group().start_all_gather_into(
       gathered.coming,
-      unit.part.to(
+      unit.shard.to(
           unit.used_options.device(),
           c10::typeMetaToScalarType(unit.used_options.dtype()),
           /*non_blocking=*/true));

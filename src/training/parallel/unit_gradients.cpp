@@ -30,7 +30,7 @@ struct UnitGradients::Reduction {
   const ShardUnit& unit;
   std::vector<bool> members;
   at::Tensor whole;
-  at::Tensor part;
+  at::Tensor shard;
   ProcessGroup::Work work;
   /// The stream that owns the memory of both.
   std::optional<c10::Stream> home;
@@ -63,7 +63,7 @@ UnitGradients::~UnitGradients() = default;
 
 void UnitGradients::follow_frozen() {
   std::vector<at::Tensor> trained;
-  std::vector<size_t> places;
+  std::vector<size_t> indices;
   for (auto& gradient : gradients_) {
     gradient.num_trained = 0;
   }
@@ -71,12 +71,12 @@ void UnitGradients::follow_frozen() {
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].requires_grad()) {
       trained.push_back(parameters[i]);
-      places.push_back(i);
+      indices.push_back(i);
       ++gradient_of(model_.slices()[i]).num_trained;
     }
   }
   arrivals_ = std::make_unique<Arrivals>(
-      trained, [this, places](size_t place) { take(places[place]); });
+      trained, [this, indices](size_t position) { take(indices[position]); });
 }
 
 // --- backward ---------------------------------------------------------------
@@ -142,9 +142,9 @@ void UnitGradients::abandon_backward() {
 }
 
 /// Called by autograd for each parameter.
-void UnitGradients::take(size_t place) {
+void UnitGradients::take(size_t index) {
   at::Tensor& come =
-      at::Tensor(model_.model().parameters[place]).mutable_grad();
+      at::Tensor(model_.model().parameters[index]).mutable_grad();
   if (!come.defined()) {
     return;
   }
@@ -157,13 +157,13 @@ void UnitGradients::take(size_t place) {
   if (come.layout() != at::kStrided) {
     throw UsageError(str_cat(
         "[backward] The gradient of '",
-        model_.model().names[place],
+        model_.model().names[index],
         "' is sparse, which sharding does not support"));
   }
   const at::NoGradGuard no_grad;
-  add(place, come);
+  add(index, come);
   come.reset();
-  const auto& slice = model_.slices()[place];
+  const auto& slice = model_.slices()[index];
   auto& gradient = gradient_of(slice);
   gradient.arrived.insert(slice.member);
   if (syncs() && gradient.arrived.size() == gradient.num_trained) {
@@ -171,8 +171,8 @@ void UnitGradients::take(size_t place) {
   }
 }
 
-void UnitGradients::add(size_t place, const at::Tensor& value) {
-  const auto& slice = model_.slices()[place];
+void UnitGradients::add(size_t index, const at::Tensor& value) {
+  const auto& slice = model_.slices()[index];
   const auto& unit = model_.unit_of(slice);
   auto& gradient = gradient_of(slice);
   if (!gradient.whole.defined()) {
@@ -227,20 +227,20 @@ void UnitGradients::start_due_reduction() {
     }
     whole = rounded;
   }
-  const auto part =
+  const auto shard =
       model_.layout().reserve(MemoryUse::kGradients, unit.num_own, options);
   reduction_ = std::make_unique<Reduction>(Reduction{
       unit,
       std::exchange(
           gradient.has, std::vector<bool>(unit.members.size(), false)),
       std::move(whole),
-      part,
+      shard,
       {},
       stream_.current()});
   stream_.follow(reduction_->home);
   const auto guard = stream_.enter();
   reduction_->work = model_.group().start_reduce_scatter(
-      part, reduction_->whole, operation_of(unit));
+      shard, reduction_->whole, operation_of(unit));
 }
 
 void UnitGradients::finish_reduction() {
@@ -252,26 +252,26 @@ void UnitGradients::finish_reduction() {
     const auto guard = stream_.enter();
     reduction_->work.wait();
     model_.replicas().all_reduce(
-        reduction_->part, operation_of(reduction_->unit));
+        reduction_->shard, operation_of(reduction_->unit));
   }
   stream_.lead(reduction_->home);
   stream_.lead(stream_.current());
   const auto& unit = reduction_->unit;
   if (travels_as_bf16(unit) || model_.is_offloaded()) {
-    reduction_->part =
-        model_.reserve_own(MemoryUse::kGradients, unit).copy_(reduction_->part);
+    reduction_->shard = model_.reserve_own(MemoryUse::kGradients, unit)
+                            .copy_(reduction_->shard);
   }
   if (travels_as_bf16(unit)) {
-    reduction_->part.div_(model_.everyone().world_size());
+    reduction_->shard.div_(model_.everyone().world_size());
   }
   for (size_t i = 0; i < unit.members.size(); ++i) {
     if (!reduction_->members[i]) {
       continue;
     }
     const auto& slice = model_.slices()[unit.members[i]];
-    const auto come = reduction_->part.narrow(
+    const auto come = reduction_->shard.narrow(
         0,
-        slice.own.storage_offset() - unit.part.storage_offset(),
+        slice.own.storage_offset() - unit.shard.storage_offset(),
         slice.own.numel());
     at::Tensor& own = at::Tensor(slice.own).mutable_grad();
     if (own.defined()) {
@@ -329,8 +329,8 @@ const UnitGradients::Gradient& UnitGradients::gradient_of(
   return gradients_[slice.unit];
 }
 
-at::Tensor UnitGradients::gradient(size_t place) const {
-  const auto& slice = model_.slices()[place];
+at::Tensor UnitGradients::gradient(size_t index) const {
+  const auto& slice = model_.slices()[index];
   const auto& gradient = gradient_of(slice);
   if (gradient.has[slice.member]) {
     const auto& parameter = model_.whole_of(slice);
@@ -342,12 +342,12 @@ at::Tensor UnitGradients::gradient(size_t place) const {
   return slice.own.numel() == 0 ? at::Tensor() : slice.own.grad();
 }
 
-void UnitGradients::zero(size_t place, Zeroing how) {
+void UnitGradients::zero(size_t index, Zeroing how) {
   if (how == Zeroing::kDrop) {
-    forget(place);
+    forget(index);
   }
-  at::Tensor(model_.model().parameters[place]).mutable_grad().reset();
-  is_marked_[place] = false;
+  at::Tensor(model_.model().parameters[index]).mutable_grad().reset();
+  is_marked_[index] = false;
 }
 
 void UnitGradients::drop(const ShardUnit& unit) {
@@ -358,8 +358,8 @@ void UnitGradients::drop(const ShardUnit& unit) {
   }
 }
 
-void UnitGradients::forget(size_t place) {
-  const auto& slice = model_.slices()[place];
+void UnitGradients::forget(size_t index) {
+  const auto& slice = model_.slices()[index];
   at::Tensor(slice.own).mutable_grad().reset();
   auto& gradient = gradient_of(slice);
   gradient.has[slice.member] = false;
@@ -382,24 +382,24 @@ void UnitGradients::mark() {
   }
 }
 
-StateValue UnitGradients::saved(size_t place) const {
-  const auto& slice = model_.slices()[place];
+StateValue UnitGradients::saved(size_t index) const {
+  const auto& slice = model_.slices()[index];
   const auto& own = slice.own.grad();
   if (gradient_of(slice).has[slice.member] || !own.defined()) {
-    return gradient(place);
+    return gradient(index);
   }
   return TensorSlice{own, model_.whole_of(slice).sizes().vec(), slice.pieces};
 }
 
-void UnitGradients::load(size_t place, const StateValue& value) {
-  zero(place, Zeroing::kDrop);
+void UnitGradients::load(size_t index, const StateValue& value) {
+  zero(index, Zeroing::kDrop);
   const at::NoGradGuard no_grad;
-  if (const auto* part = std::get_if<TensorSlice>(&value)) {
-    at::Tensor own = model_.slices()[place].own;
+  if (const auto* shard = std::get_if<TensorSlice>(&value)) {
+    at::Tensor own = model_.slices()[index].own;
     own.mutable_grad() =
-        part->values.to(own.options().requires_grad(false)).clone();
+        shard->values.to(own.options().requires_grad(false)).clone();
   } else if (std::get<at::Tensor>(value).defined()) {
-    add(place, std::get<at::Tensor>(value));
+    add(index, std::get<at::Tensor>(value));
   }
 }
 

@@ -44,10 +44,10 @@ class UnitGradients {
   void start_due_reduction();
 
   /// As in `GradientLayer`; parameters by their indices in the model.
-  at::Tensor gradient(size_t place) const;
-  void zero(size_t place, Zeroing how);
-  StateValue saved(size_t place) const;
-  void load(size_t place, const StateValue& value);
+  at::Tensor gradient(size_t index) const;
+  void zero(size_t index, Zeroing how);
+  StateValue saved(size_t index) const;
+  void load(size_t index, const StateValue& value);
 
  private:
   struct Gradient;
@@ -56,8 +56,8 @@ class UnitGradients {
 
   Gradient& gradient_of(const ShardSlice& slice);
   const Gradient& gradient_of(const ShardSlice& slice) const;
-  void add(size_t place, const at::Tensor& value);
-  void take(size_t place);
+  void add(size_t index, const at::Tensor& value);
+  void take(size_t index);
   void announce_reduction(const ShardUnit& unit);
   void finish_reduction();
   bool travels_as_bf16(const ShardUnit& unit) const;
@@ -65,7 +65,7 @@ class UnitGradients {
   bool keeps_whole() const;
   void zero_gaps(const ShardUnit& unit) const;
   void drop(const ShardUnit& unit);
-  void forget(size_t place);
+  void forget(size_t index);
   void mark();
 
   ShardedModel& model_;

@@ -13,44 +13,44 @@
 namespace accelerate {
 namespace {
 
-std::string names_in(const StateDict& window) {
+std::string names_in(const StateDict& saved) {
   std::string names;
-  for (int64_t i = 0; i < window.get<int64_t>("num_models"); ++i) {
-    names += window.get<std::string>(str_cat("model.", i, ".name")) + ' ';
+  for (int64_t i = 0; i < saved.get<int64_t>("num_models"); ++i) {
+    names += saved.get<std::string>(str_cat("model.", i, ".name")) + ' ';
   }
   return names;
 }
 
 at::Tensor mean_of(
-    const std::vector<const StateDict*>& windows,
+    const std::vector<const StateDict*>& all_saved,
     const std::string& name) {
   at::Tensor sum;
-  for (const auto* window : windows) {
-    if (window->contains(name)) {
-      const auto& value = window->get<at::Tensor>(name);
+  for (const auto* saved : all_saved) {
+    if (saved->contains(name)) {
+      const auto& value = saved->get<at::Tensor>(name);
       sum = sum.defined() ? sum + value : value;
     }
   }
-  return sum / static_cast<double>(windows.size());
+  return sum / static_cast<double>(all_saved.size());
 }
 
 /// Of one set of models, on all ranks.
-StateDict joined_window(
-    const std::vector<const StateDict*>& windows,
+StateDict joined_accumulation(
+    const std::vector<const StateDict*>& all_saved,
     int num_ranks) {
-  StateDict joined = *windows.front();
+  StateDict joined = *all_saved.front();
   const bool is_weighted = joined.contains("divisor");
   // Plain gradients are finally averaged over ranks, whatever their number.
   // Weighted ones are sums over samples: the new ranks together have as much as
   // the old ones had.
   std::vector<StateDict> sums;
-  for (const auto* window : windows) {
-    auto& sum = sums.emplace_back(*window);
-    for (const auto& [name, value] : *window) {
+  for (const auto* saved : all_saved) {
+    auto& sum = sums.emplace_back(*saved);
+    for (const auto& [name, value] : *saved) {
       const auto* gradient = std::get_if<at::Tensor>(&value);
       if (is_weighted && gradient != nullptr && name != "total" &&
           name != "divisor") {
-        const auto& divisor = window->get<at::Tensor>("divisor");
+        const auto& divisor = saved->get<at::Tensor>("divisor");
         sum.set(name, *gradient * divisor.to(gradient->scalar_type()));
       }
     }
@@ -60,19 +60,19 @@ StateDict joined_window(
     summed.push_back(&sum);
   }
   const double share =
-      is_weighted ? static_cast<double>(windows.size()) / num_ranks : 1.0;
+      is_weighted ? static_cast<double>(all_saved.size()) / num_ranks : 1.0;
   for (const auto& [name, value] : sums.front()) {
     if (!std::holds_alternative<at::Tensor>(value)) {
       continue;
     }
-    auto part = mean_of(summed, name);
+    auto mean = mean_of(summed, name);
     if (name != "divisor") {
-      part = part * share;
+      mean = mean * share;
     }
     if (is_weighted && name != "divisor" && name != "total") {
-      part = part / mean_of(summed, "divisor").to(part.scalar_type());
+      mean = mean / mean_of(summed, "divisor").to(mean.scalar_type());
     }
-    joined.set(name, part);
+    joined.set(name, mean);
   }
   return joined;
 }
@@ -139,7 +139,7 @@ Accumulation::Accumulation(
       sync_each_batch_(options.sync_each_batch),
       registry_(std::move(registry)),
       step_state_(std::move(step_state)),
-      current_(&windows_[{}]) {
+      current_(&pending_[{}]) {
   set_num_steps(num_steps);
 }
 
@@ -162,8 +162,8 @@ std::vector<const ModelContext*> Accumulation::key_of(const Models& models) {
   return key;
 }
 
-void Accumulation::drop_dead_windows() {
-  std::erase_if(windows_, [](const auto& entry) {
+void Accumulation::drop_dead_accumulations() {
+  std::erase_if(pending_, [](const auto& entry) {
     const auto& models = entry.second.models;
     return std::any_of(models.begin(), models.end(), [](const auto& model) {
       return model.expired();
@@ -180,24 +180,24 @@ void Accumulation::begin(
         "[capture] A replay of the recorded step would skip accumulate(). Call "
         "it around the captured function");
   }
-  drop_dead_windows();
-  Window& window = windows_[key_of(models)];
-  if (!window.guard.expired()) {
+  drop_dead_accumulations();
+  Pending& pending = pending_[key_of(models)];
+  if (!pending.guard.expired()) {
     // It may hold back gradients that this micro-batch must send.
     throw UsageError(
         "[accumulate] The guard of the previous micro-batch still exists. "
         "Destroy it before the next accumulate(), for example by creating it "
         "in its own block");
   }
-  window.guard = guard.life();
-  current_ = &window;
-  window.models.assign(models.begin(), models.end());
-  ++window.num_begun;
+  pending.guard = guard.life();
+  current_ = &pending;
+  pending.models.assign(models.begin(), models.end());
+  ++pending.num_begun;
   const auto batch = step_state.batch();
   const bool is_last = sync_with_dataloader_ && batch && batch->is_last;
-  const bool sync = is_last || window.num_begun >= num_steps_;
+  const bool sync = is_last || pending.num_begun >= num_steps_;
   if (sync) {
-    window.num_begun = 0;
+    pending.num_begun = 0;
   }
   step_state.set_sync_gradients(sync);
   // Without accumulation, a rank may leave out a batch without harm.
@@ -222,31 +222,31 @@ at::Tensor Accumulation::weigh(
         "[capture] A captured step cannot weight its loss. Call backward() "
         "without a weight");
   }
-  Window& window = *current_;
-  const bool is_first = window.num_backwards == 0;
-  if (!is_first && weight.has_value() != window.is_weighted) {
+  Pending& pending = *current_;
+  const bool is_first = pending.num_backwards == 0;
+  if (!is_first && weight.has_value() != pending.is_weighted) {
     throw UsageError(
         "[backward] Only some micro-batches of this accumulation have a "
         "weight. Pass a weight for all of them, or for none");
   }
-  window.is_weighted = weight.has_value();
+  pending.is_weighted = weight.has_value();
   const bool ends = step_state.sync_gradients();
-  window.num_backwards = ends ? 0 : window.num_backwards + 1;
+  pending.num_backwards = ends ? 0 : pending.num_backwards + 1;
   if (!weight) {
     return num_steps_ == 1 ? loss : loss / static_cast<double>(num_steps_);
   }
   const auto count = weight->count().to(loss.device());
-  window.total = is_first ? count.clone() : window.total + count;
+  pending.total = is_first ? count.clone() : pending.total + count;
   if (!ends) {
     if (is_first) {
       // Roughly the right scale, so that fp16 gradients keep their range; the
       // same on all ranks if gradients are synchronised before the sum is
       // known.
-      window.divisor = sync_each_batch_ ? at::ones_like(count)
-                                        : at::clamp_min(count, 1.0) *
-                                              static_cast<double>(num_steps_);
+      pending.divisor = sync_each_batch_ ? at::ones_like(count)
+                                         : at::clamp_min(count, 1.0) *
+                                               static_cast<double>(num_steps_);
     }
-    return loss * (count / window.divisor).to(loss.scalar_type());
+    return loss * (count / pending.divisor).to(loss.scalar_type());
   }
   if (!is_alone && !reductions.is_joining()) {
     // Ranks without a weight would send gradients while these send weights.
@@ -254,11 +254,11 @@ at::Tensor Accumulation::weigh(
   }
   // Gradients are averaged over ranks: undo that division.
   const int64_t divisor =
-      is_alone ? 1 : reductions.reduce(window.total, ReduceOp::kSum);
-  const auto unit = divisor / at::clamp_min(window.total, kLeastWeight);
+      is_alone ? 1 : reductions.reduce(pending.total, ReduceOp::kSum);
+  const auto unit = divisor / at::clamp_min(pending.total, kLeastWeight);
   if (!is_first) {
-    const auto correction = window.divisor * unit;
-    for (const auto& model : window.models) {
+    const auto correction = pending.divisor * unit;
+    for (const auto& model : pending.models) {
       if (const auto alive = model.lock()) {
         alive->engine->scale_gradients(alive->model.parameters, correction);
       }
@@ -279,10 +279,10 @@ int64_t Accumulation::num_unfinished(
                         engines.end();
   };
   int64_t count = 0;
-  for (const auto& [key, window] : windows_) {
-    const auto& models = window.models;
+  for (const auto& [key, pending] : pending_) {
+    const auto& models = pending.models;
     if (models.empty() || std::any_of(models.begin(), models.end(), is_among)) {
-      count += window.num_begun;
+      count += pending.num_begun;
     }
   }
   return count;
@@ -290,17 +290,17 @@ int64_t Accumulation::num_unfinished(
 
 StateDict Accumulation::state_dict() const {
   StateDict state;
-  int64_t num_windows = 0;
-  for (const auto& [key, window] : windows_) {
-    if (window.num_begun > 0 || window.num_backwards > 0) {
+  int64_t num_saved = 0;
+  for (const auto& [key, pending] : pending_) {
+    if (pending.num_begun > 0 || pending.num_backwards > 0) {
       StateDict own;
-      save(window, own);
-      state.set(str_cat("window.", num_windows++), own);
+      save(pending, own);
+      state.set(str_cat("window.", num_saved++), own);
     }
   }
   const auto num_unused = step_state_->counts().num_backwards;
-  if (num_windows == 0 && num_unused > 0) {
-    Window by_hand;
+  if (num_saved == 0 && num_unused > 0) {
+    Pending by_hand;
     for (const auto& [name, object] : registry_->objects()) {
       if (auto model = std::dynamic_pointer_cast<ModelContext>(object)) {
         by_hand.models.push_back(std::move(model));
@@ -308,23 +308,23 @@ StateDict Accumulation::state_dict() const {
     }
     StateDict own;
     save(by_hand, own);
-    state.set(str_cat("window.", num_windows++), own);
+    state.set(str_cat("window.", num_saved++), own);
     state.set("num_unused", num_unused);
   }
-  state.set("num_windows", num_windows);
+  state.set("num_windows", num_saved);
   return state;
 }
 
-void Accumulation::save(const Window& window, StateDict& state) const {
-  state.set("num_begun", window.num_begun);
-  state.set("num_backwards", window.num_backwards);
-  state.set("is_weighted", window.is_weighted);
-  if (window.is_weighted && window.total.defined()) {
-    state.set("total", window.total);
-    state.set("divisor", window.divisor);
+void Accumulation::save(const Pending& pending, StateDict& state) const {
+  state.set("num_begun", pending.num_begun);
+  state.set("num_backwards", pending.num_backwards);
+  state.set("is_weighted", pending.is_weighted);
+  if (pending.is_weighted && pending.total.defined()) {
+    state.set("total", pending.total);
+    state.set("divisor", pending.divisor);
   }
   int64_t num_models = 0;
-  for (const auto& weak : window.models) {
+  for (const auto& weak : pending.models) {
     const auto model = weak.lock();
     if (!model) {
       continue;
@@ -359,7 +359,7 @@ void Accumulation::drop_everything() {
     }
   }
   const bool is_in_micro_batch =
-      std::any_of(windows_.begin(), windows_.end(), [](const auto& entry) {
+      std::any_of(pending_.begin(), pending_.end(), [](const auto& entry) {
         return !entry.second.guard.expired();
       });
   if (!is_in_micro_batch) {
@@ -367,15 +367,15 @@ void Accumulation::drop_everything() {
   }
   step_state_->end_step();
   step_state_->forget_shared();
-  windows_.clear();
-  current_ = &windows_[{}];
+  pending_.clear();
+  current_ = &pending_[{}];
 }
 
 void Accumulation::load_state_dict(const StateDict& state) {
   drop_everything();
-  const auto num_windows = state.get<int64_t>("num_windows");
-  for (int64_t i = 0; i < num_windows; ++i) {
-    load_window(state.part(str_cat("window.", i)));
+  const auto num_saved = state.get<int64_t>("num_windows");
+  for (int64_t i = 0; i < num_saved; ++i) {
+    load_accumulation(state.part(str_cat("window.", i)));
   }
   if (state.contains("num_unused")) {
     const auto num_unused = state.get<int64_t>("num_unused");
@@ -383,7 +383,7 @@ void Accumulation::load_state_dict(const StateDict& state) {
   }
 }
 
-void Accumulation::load_window(const StateDict& state) {
+void Accumulation::load_accumulation(const StateDict& state) {
   Models models;
   const auto num_models = state.get<int64_t>("num_models");
   for (int64_t i = 0; i < num_models; ++i) {
@@ -414,14 +414,14 @@ void Accumulation::load_window(const StateDict& state) {
     }
     models.push_back(std::move(model));
   }
-  Window& window = windows_[key_of(models)];
-  window.models.assign(models.begin(), models.end());
-  window.num_begun = state.get<int64_t>("num_begun");
-  window.num_backwards = state.get<int64_t>("num_backwards");
-  window.is_weighted = state.get<bool>("is_weighted");
+  Pending& pending = pending_[key_of(models)];
+  pending.models.assign(models.begin(), models.end());
+  pending.num_begun = state.get<int64_t>("num_begun");
+  pending.num_backwards = state.get<int64_t>("num_backwards");
+  pending.is_weighted = state.get<bool>("is_weighted");
   if (state.contains("total")) {
-    window.total = state.get<at::Tensor>("total").clone();
-    window.divisor = state.get<at::Tensor>("divisor").clone();
+    pending.total = state.get<at::Tensor>("total").clone();
+    pending.divisor = state.get<at::Tensor>("divisor").clone();
   }
 }
 
@@ -430,14 +430,14 @@ std::optional<StateDict> Accumulation::joined(
     int num_ranks) {
   std::vector<std::map<std::string, StateDict>> by_models;
   for (const auto& state : of_ranks) {
-    auto& windows = by_models.emplace_back();
+    auto& saved_of_rank = by_models.emplace_back();
     // Ranks may have them in another order.
     for (int64_t i = 0; i < state.get<int64_t>("num_windows"); ++i) {
-      auto window = state.part(str_cat("window.", i));
-      auto models = names_in(window);
-      windows.emplace(std::move(models), std::move(window));
+      auto saved = state.part(str_cat("window.", i));
+      auto models = names_in(saved);
+      saved_of_rank.emplace(std::move(models), std::move(saved));
     }
-    if (windows.size() != by_models.front().size()) {
+    if (saved_of_rank.size() != by_models.front().size()) {
       return std::nullopt;
     }
   }
@@ -445,19 +445,20 @@ std::optional<StateDict> Accumulation::joined(
     return std::nullopt;
   }
   StateDict all;
-  int64_t num_windows = 0;
+  int64_t num_saved = 0;
   for (const auto& [models, first] : by_models.front()) {
     std::vector<const StateDict*> same;
-    for (const auto& windows : by_models) {
-      const auto found = windows.find(models);
-      if (found == windows.end()) {
+    for (const auto& saved_of_rank : by_models) {
+      const auto found = saved_of_rank.find(models);
+      if (found == saved_of_rank.end()) {
         return std::nullopt;
       }
       same.push_back(&found->second);
     }
-    all.set(str_cat("window.", num_windows++), joined_window(same, num_ranks));
+    all.set(
+        str_cat("window.", num_saved++), joined_accumulation(same, num_ranks));
   }
-  all.set("num_windows", num_windows);
+  all.set("num_windows", num_saved);
   if (of_ranks.front().contains("num_unused")) {
     all.set("num_unused", of_ranks.front().get<int64_t>("num_unused"));
   }

@@ -81,7 +81,7 @@ class ACCELERATE_INTERNAL Accumulation : public Stateful {
       int num_ranks);
 
  private:
-  struct Window {
+  struct Pending {
     std::vector<std::weak_ptr<ModelContext>> models;
     std::weak_ptr<void> guard;
     int64_t num_begun = 0;
@@ -94,11 +94,11 @@ class ACCELERATE_INTERNAL Accumulation : public Stateful {
   };
   using Models = std::vector<std::shared_ptr<ModelContext>>;
   static std::vector<const ModelContext*> key_of(const Models& models);
-  void drop_dead_windows();
+  void drop_dead_accumulations();
   /// All accumulations, and the gradients of all models.
   void drop_everything();
-  void save(const Window& window, StateDict& state) const;
-  void load_window(const StateDict& state);
+  void save(const Pending& pending, StateDict& state) const;
+  void load_accumulation(const StateDict& state);
 
   int64_t num_steps_ = 1;
   bool sync_with_dataloader_;
@@ -106,8 +106,8 @@ class ACCELERATE_INTERNAL Accumulation : public Stateful {
   std::shared_ptr<const StateRegistry> registry_;
   std::shared_ptr<StepState> step_state_;
   /// By the models of `begin`, in the order of their addresses.
-  std::map<std::vector<const ModelContext*>, Window> windows_;
-  Window* current_;
+  std::map<std::vector<const ModelContext*>, Pending> pending_;
+  Pending* current_;
 };
 
 } // namespace accelerate

@@ -4,7 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "core/observe/rank_record.h"
-#include "training/parallel/recorded_part.h"
+#include "training/parallel/recorded_range.h"
 #include "training/run/model_context.h"
 
 namespace accelerate {
@@ -20,9 +20,9 @@ ModelContext& checked(ModelContext& context) {
 
 ForwardScope::ForwardScope(ModelContext& context)
     : context_(checked(context)),
-      part_before_(static_cast<uint8_t>(
-          RankRecord::of_this_thread().enter(Part::kForward))),
-      recorded_(record_part(kRecordedForward)) {
+      phase_before_(static_cast<uint8_t>(
+          RankRecord::of_this_thread().enter(StepPhase::kForward))),
+      recorded_(record_range(kRecordedForward)) {
   try {
     if (at::GradMode::is_enabled() && context_.renew &&
         context_.engine->is_outdated()) {
@@ -31,7 +31,7 @@ ForwardScope::ForwardScope(ModelContext& context)
     context_.engine->before_forward();
   } catch (...) {
     context_.engine->abandon_forward();
-    RankRecord::of_this_thread().leave(static_cast<Part>(part_before_));
+    RankRecord::of_this_thread().leave(static_cast<StepPhase>(phase_before_));
     throw;
   }
   if (at::GradMode::is_enabled()) {
@@ -46,7 +46,7 @@ ForwardScope::~ForwardScope() {
   if (!is_finished_) {
     context_.engine->abandon_forward();
   }
-  RankRecord::of_this_thread().leave(static_cast<Part>(part_before_));
+  RankRecord::of_this_thread().leave(static_cast<StepPhase>(phase_before_));
 }
 
 bool ForwardScope::wants_outputs() const {

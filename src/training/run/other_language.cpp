@@ -10,7 +10,7 @@ namespace accelerate {
 namespace {
 
 constexpr const char* kOfPython = "python_";
-constexpr const char* kPythonParts = "python_parts";
+constexpr const char* kPythonFiles = "python_parts";
 
 bool is_of_python(const std::string& name) {
   return name.starts_with(kOfPython);
@@ -18,9 +18,9 @@ bool is_of_python(const std::string& name) {
 
 /// The objects that are in Python's files, with the file: `weights.model.file`
 /// names that of a model.
-std::map<std::string, std::string> files_of_python(const StateDict& parts) {
+std::map<std::string, std::string> files_of_python(const StateDict& list) {
   std::map<std::string, std::string> files;
-  for (const auto& [key, value] : parts) {
+  for (const auto& [key, value] : list) {
     const auto begin = key.find('.') + 1;
     const auto end = key.rfind(".file");
     const auto* file = std::get_if<std::string>(&value);
@@ -45,7 +45,7 @@ std::string quoted(const std::set<std::string>& names) {
 bool is_python(const StateRegistry& run) {
   const auto objects = run.objects();
   return std::any_of(objects.begin(), objects.end(), [](const auto& entry) {
-    return entry.first == kPythonParts;
+    return entry.first == kPythonFiles;
   });
 }
 
@@ -58,13 +58,13 @@ std::optional<std::string> leave_other_language(
   for (const auto& [name, object] : run.objects()) {
     objects.insert(name);
   }
-  const bool was_python = states.contains(kPythonParts);
-  if (was_python == objects.contains(kPythonParts)) {
+  const bool was_python = states.contains(kPythonFiles);
+  if (was_python == objects.contains(kPythonFiles)) {
     return std::nullopt;
   }
   std::set<std::string> left;
   if (was_python) {
-    for (const auto& [name, file] : files_of_python(states.at(kPythonParts))) {
+    for (const auto& [name, file] : files_of_python(states.at(kPythonFiles))) {
       if (objects.contains(name) && !kept.contains(name)) {
         throw UsageError(str_cat(
             "[load_state] '",
@@ -80,7 +80,7 @@ std::optional<std::string> leave_other_language(
       left.insert(name);
     }
     for (const auto& [name, state] : states) {
-      if (is_of_python(name) && name != kPythonParts) {
+      if (is_of_python(name) && name != kPythonFiles) {
         left.insert(name);
       }
     }
@@ -93,7 +93,7 @@ std::optional<std::string> leave_other_language(
         std::inserter(left, left.end()),
         is_of_python);
     kept.insert(left.begin(), left.end());
-    left.erase(kPythonParts);
+    left.erase(kPythonFiles);
   }
   return str_cat(
       "[load_state] '",

@@ -45,7 +45,7 @@ std::string RecordedSteps::why_not_to_capture(
           " needs the host to synchronise gradients. Use NCCL");
     }
     if (context_.group().world_size() > 1 &&
-        !context_.group().impl()->hosts_meet()) {
+        !context_.group().impl()->hosts_communicate()) {
       return "the process group has no CPU backend. Create it with "
              "cpu:gloo,cuda:nccl";
     }
@@ -113,16 +113,16 @@ std::string RecordedSteps::capture_key() const {
   return key;
 }
 
-bool RecordedSteps::is_settled() const {
+bool RecordedSteps::is_recordable() const {
   const auto models = context_.living_models();
   return std::all_of(models.begin(), models.end(), [](const auto& model) {
-    return model->engine->is_settled();
+    return model->engine->is_recordable();
   });
 }
 
 RunTrace RecordedSteps::trace(const std::function<void()>& work) {
   write_learning_rates();
-  context_.settle_scale();
+  context_.update_scale();
   std::vector<std::pair<at::Tensor, at::Tensor>> gradients;
   for (const auto& model : context_.living_models()) {
     for (const auto& parameter : model->model.parameters) {
@@ -134,11 +134,11 @@ RunTrace RecordedSteps::trace(const std::function<void()>& work) {
       gradients.emplace_back(trained, trained.grad());
     }
   }
-  std::optional<DeferredMeetings> meetings;
+  std::optional<DeferredComparisons> comparisons;
   std::shared_ptr<std::atomic<int64_t>> replayed;
   uint64_t number = 0;
   if (const auto carrier = to_c10d(context_.group())) {
-    meetings.emplace(context_.group());
+    comparisons.emplace(context_.group());
     replayed = uncounted_collectives(carrier);
     number = context_.group().impl()->last_number();
   }
@@ -215,8 +215,8 @@ RunTrace RecordedSteps::trace(const std::function<void()>& work) {
           {optimizer, optimizer->is_done(), optimizer->overflow()});
     }
   }
-  if (meetings) {
-    trace.meetings = meetings->take();
+  if (comparisons) {
+    trace.comparisons = comparisons->take();
   }
   trace.num_collectives = num_collectives;
   trace.shares_buffers = shares_buffers();
@@ -235,12 +235,12 @@ void RecordedSteps::end_recorded_step() {
         "[capture] With fp16, the captured function must step all optimizers "
         "or none. Move the missing step() into it");
   }
-  context_.settle_scale();
+  context_.update_scale();
 }
 
 void RecordedSteps::repeat(const RunTrace& trace) {
   report_.note_step();
-  context_.settle_scale();
+  context_.update_scale();
   const auto counts = context_.step_state->counts();
   context_.step_state->set_counts(
       {counts.num_forwards + trace.counts.num_forwards,
@@ -252,7 +252,7 @@ void RecordedSteps::repeat(const RunTrace& trace) {
 }
 
 void RecordedSteps::begin_replay(const RunTrace& trace) {
-  hold_meetings(context_.group(), trace.meetings);
+  repeat_comparisons(context_.group(), trace.comparisons);
   if (const auto carrier = to_c10d(context_.group())) {
     *uncounted_collectives(carrier) += trace.num_collectives;
   }
@@ -280,10 +280,10 @@ void RecordedSteps::write_learning_rates() {
   }
 }
 
-size_t RecordedSteps::tensor_places() const {
-  size_t places = 0;
+size_t RecordedSteps::address_hash() const {
+  size_t hash = 0;
   const auto mix = [&](size_t value) {
-    places = places * 0x9e3779b97f4a7c15u + value;
+    hash = hash * 0x9e3779b97f4a7c15u + value;
   };
   for (const auto& model : context_.living_models()) {
     for (const auto& parameter : model->model.parameters) {
@@ -294,7 +294,7 @@ size_t RecordedSteps::tensor_places() const {
   for (const auto& optimizer : context_.living_optimizers()) {
     mix(static_cast<size_t>(optimizer->num_loads()));
   }
-  return places;
+  return hash;
 }
 
 } // namespace accelerate

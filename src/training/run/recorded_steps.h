@@ -33,7 +33,7 @@ struct RunTrace {
   };
   std::vector<Called> optimizers = {};
   /// The messages of ranks, and the number of collectives on the device.
-  std::vector<std::string> meetings = {};
+  std::vector<std::string> comparisons = {};
   int64_t num_collectives = 0;
   /// `CaptureLayer::shares_buffers_next` at the end of the step.
   std::vector<std::pair<std::weak_ptr<ModelContext>, bool>> shares_buffers = {};
@@ -56,7 +56,7 @@ class ACCELERATE_INTERNAL RecordedSteps {
   /// The host-side state that decides which work a step queues.
   std::string capture_key() const;
   /// Whether a step may be recorded or replayed now, rather than only run.
-  bool is_settled() const;
+  bool is_recordable() const;
   /// Runs `work`, which records a step. If it throws, gradients and counts are
   /// restored. Does not communicate.
   RunTrace trace(const std::function<void()>& work);
@@ -72,7 +72,7 @@ class ACCELERATE_INTERNAL RecordedSteps {
   /// read.
   void write_learning_rates();
   /// Changes when tensors of models or optimizers move to other addresses.
-  size_t tensor_places() const;
+  size_t address_hash() const;
 
  private:
   const RunContext& context_;

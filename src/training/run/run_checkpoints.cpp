@@ -43,16 +43,16 @@ int64_t milliseconds_now() {
 }
 
 /// From the ranks that have saved one.
-std::vector<StatesByName> read_parts(
+std::vector<StatesByName> read_shards(
     const CheckpointReader& checkpoint,
     StateReader& reader) {
-  std::vector<StatesByName> parts;
+  std::vector<StatesByName> shards;
   for (int rank = 0; rank < checkpoint.manifest().world_size; ++rank) {
-    if (const auto part = checkpoint.rank_part(rank)) {
-      parts.push_back(reader.read(*part));
+    if (const auto shard = checkpoint.rank_shard(rank)) {
+      shards.push_back(reader.read(*shard));
     }
   }
-  return parts;
+  return shards;
 }
 
 /// The state with whole tensors in place of its slices.
@@ -185,20 +185,20 @@ bool RunCheckpoints::is_saving_main() const {
 /// A checkpoint, or a rank's part of one, until it gets its name.
 struct RunCheckpoints::PendingSave {
   std::unique_ptr<CheckpointWriter> writer;
-  std::unique_ptr<RankPlace> place;
+  std::unique_ptr<RankShardWriter> shard_writer;
   int rank = 0;
   Manifest manifest;
   std::vector<SavedObject> objects;
 
   const fs::path& stage() const {
-    return writer ? writer->folder() : place->folder();
+    return writer ? writer->folder() : shard_writer->folder();
   }
   void write() {
-    write_rank_part(stage(), objects, rank, manifest);
+    write_rank_shard(stage(), objects, rank, manifest);
     if (writer) {
       write_common(stage(), objects, manifest);
     } else {
-      place->commit();
+      shard_writer->commit();
     }
   }
   void finish() {
@@ -223,7 +223,7 @@ void RunCheckpoints::begin_save(
     save.writer =
         std::make_unique<CheckpointWriter>(folder, save.manifest.moment, job_);
   } else {
-    save.place = std::make_unique<RankPlace>(
+    save.shard_writer = std::make_unique<RankShardWriter>(
         folder,
         save.manifest.moment,
         context_.topology().rank,
@@ -259,12 +259,12 @@ void RunCheckpoints::begin_save(
 }
 
 void RunCheckpoints::save_state(const fs::path& folder, const SaveWith& with) {
-  const PartScope part(Part::kCheckpoint);
+  const PhaseScope phase(StepPhase::kCheckpoint);
   wait_for_save();
   if (with.is_of_all) {
     // If only one rank saves, all learn about it before a file is written.
     announce(context_.group(), kSaveState);
-    settle(context_.group());
+    finish_comparison(context_.group());
   }
   const auto save = std::make_shared<PendingSave>();
   const auto begin = [&] { begin_save(folder, with, *save); };
@@ -324,15 +324,15 @@ void RunCheckpoints::wait_for_save() const {
 }
 
 void RunCheckpoints::wait_for_saves_of_all() const {
-  const PartScope part(Part::kCheckpoint);
+  const PhaseScope phase(StepPhase::kCheckpoint);
   announce(context_.group(), kLoadState);
-  settle(context_.group());
+  finish_comparison(context_.group());
   do_together(context_.group(), kLoadState, [this] { wait_for_save(); });
 }
 
 void RunCheckpoints::fail_load_together(const std::exception_ptr& own) const {
   announce(context_.group(), kLoadState);
-  settle(context_.group());
+  finish_comparison(context_.group());
   fail_together(context_.group(), kLoadState, own);
 }
 
@@ -341,15 +341,15 @@ std::vector<std::string> RunCheckpoints::load_state(
     const std::set<std::string>& without) {
   // If only one rank loads, all of them fail before anything changes.
   wait_for_saves_of_all();
-  const PartScope part(Part::kCheckpoint);
+  const PhaseScope phase(StepPhase::kCheckpoint);
   LoadedState loaded;
   do_together(context_.group(), kLoadState, [&] {
     loaded = read_own_state(folder, without);
     check_loaders(*context_.state, loaded.states, loaded.kept);
-    context_.state->check_parts(loaded.states, loaded.kept);
+    context_.state->check_states(loaded.states, loaded.kept);
   });
   do_together(context_.group(), kLoadState, [&] {
-    context_.state->put_parts(loaded.states, loaded.kept);
+    context_.state->put_states(loaded.states, loaded.kept);
   });
   for (const auto& model : context_.living_models()) {
     model->engine->after_load();
@@ -365,13 +365,13 @@ RunCheckpoints::LoadedState RunCheckpoints::read_own_state(
   auto& kept = loaded.kept;
   auto& warnings = loaded.warnings;
   read_checkpoint(folder, [&](const CheckpointReader& checkpoint) {
-    checkpoint.check_parts();
+    checkpoint.check_shards();
     const Manifest& manifest = checkpoint.manifest();
     StateReader reader(checkpoint);
     states = reader.read(manifest);
     warnings = manifest.world_size == context_.topology().world_size
-                   ? add_own_part(checkpoint, reader, states)
-                   : add_parts_of_all(checkpoint, reader, states);
+                   ? add_own_shard(checkpoint, reader, states)
+                   : add_all_shards(checkpoint, reader, states);
   });
   kept = without;
   // Gradients and compression errors of steps that the loaded run never made
@@ -443,13 +443,13 @@ std::vector<std::string> RunCheckpoints::leave_optional(
   return warnings;
 }
 
-std::vector<std::string> RunCheckpoints::add_own_part(
+std::vector<std::string> RunCheckpoints::add_own_shard(
     const CheckpointReader& checkpoint,
     StateReader& reader,
     StatesByName& states) const {
-  const auto part = checkpoint.rank_part(context_.topology().rank);
-  if (part) {
-    for (auto& [name, state] : reader.read(*part)) {
+  const auto shard = checkpoint.rank_shard(context_.topology().rank);
+  if (shard) {
+    for (auto& [name, state] : reader.read(*shard)) {
       // Slices of objects that ranks hold together are here.
       for (const auto& [key, value] : state) {
         states[name].set(key, value);
@@ -460,7 +460,7 @@ std::vector<std::string> RunCheckpoints::add_own_part(
     const auto needs = slice_needs();
     const bool fits = StateReader::fits(states, needs);
     reader.fit(
-        fits ? std::vector<StatesByName>() : read_parts(checkpoint, reader),
+        fits ? std::vector<StatesByName>() : read_shards(checkpoint, reader),
         needs,
         states);
     reader.finish(states);
@@ -500,36 +500,37 @@ StateReader::Needs RunCheckpoints::slice_needs() const {
   };
 }
 
-std::vector<std::string> RunCheckpoints::add_parts_of_all(
+std::vector<std::string> RunCheckpoints::add_all_shards(
     const CheckpointReader& checkpoint,
     StateReader& reader,
     StatesByName& states) const {
   const Manifest& manifest = checkpoint.manifest();
-  const auto parts = read_parts(checkpoint, reader);
+  const auto shards = read_shards(checkpoint, reader);
   const bool is_whole =
-      parts.size() == static_cast<size_t>(manifest.world_size);
+      shards.size() == static_cast<size_t>(manifest.world_size);
   if (!is_whole && manifest.is_of_all) {
     throw DataError(str_cat(
         "[load_state] '",
         checkpoint.folder().string(),
         "' is incomplete: it has data from only ",
-        parts.size(),
+        shards.size(),
         " of ",
         manifest.world_size,
         " ranks. Load another checkpoint"));
   }
-  reader.fit(parts, slice_needs(), states);
+  reader.fit(shards, slice_needs(), states);
   reader.finish(states);
-  std::vector<StateDict> windows;
-  for (const auto& part : parts) {
-    const auto found = part.find(kAccumulation);
-    if (is_whole && found != part.end()) {
+  std::vector<StateDict> accumulations;
+  for (const auto& shard : shards) {
+    const auto found = shard.find(kAccumulation);
+    if (is_whole && found != shard.end()) {
       reader.finish({*found});
-      windows.push_back(with_wholes(found->second, states[kAccumulation]));
+      accumulations.push_back(
+          with_wholes(found->second, states[kAccumulation]));
     }
   }
   const auto joined =
-      Accumulation::joined(windows, context_.topology().world_size);
+      Accumulation::joined(accumulations, context_.topology().world_size);
   if (joined) {
     states[kAccumulation] = *joined;
   }
@@ -579,7 +580,7 @@ std::optional<fs::path> RunCheckpoints::latest_of_all(
     const fs::path& parent,
     const Complain& complain) const {
   announce(context_.group(), kLoadLatest);
-  settle(context_.group());
+  finish_comparison(context_.group());
   std::vector<fs::path> found; // oldest first
   do_together(context_.group(), kLoadState, [&] {
     found = complete_checkpoints(parent, complain);
@@ -648,7 +649,7 @@ void RunCheckpoints::save_model(
   if (model.is_spread()) {
     // If only one rank saves, all learn about it before a file is written.
     announce(context_.group(), "save_model");
-    settle(context_.group());
+    finish_comparison(context_.group());
   }
   std::optional<ModelFiles> files;
   // Whatever goes wrong with files, other ranks must not be left in a gather.
@@ -674,8 +675,8 @@ void RunCheckpoints::save_model(
   });
   if (model.is_spread()) {
     model.engine->visit_whole_parameters(
-        is_main, [&](size_t place, const at::Tensor& value) {
-          const auto& name = model.model.names[place];
+        is_main, [&](size_t index, const at::Tensor& value) {
+          const auto& name = model.model.names[index];
           attempt([&] {
             if (files->lacks(name)) {
               files->write(name, value);

@@ -140,11 +140,11 @@ class ACCELERATE_INTERNAL RunCheckpoints {
       std::set<std::string>& kept) const;
   /// Adds this rank's own state, or that of a different number of ranks;
   /// returns lines for the user.
-  std::vector<std::string> add_own_part(
+  std::vector<std::string> add_own_shard(
       const CheckpointReader& checkpoint,
       StateReader& reader,
       StatesByName& states) const;
-  std::vector<std::string> add_parts_of_all(
+  std::vector<std::string> add_all_shards(
       const CheckpointReader& checkpoint,
       StateReader& reader,
       StatesByName& states) const;

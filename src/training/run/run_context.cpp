@@ -78,7 +78,7 @@ bool RunContext::sends_gradients() const {
   });
 }
 
-void RunContext::settle_scale() const {
+void RunContext::update_scale() const {
   if (scaler) {
     move_scale(*scaler, living_optimizers());
   }

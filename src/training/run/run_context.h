@@ -38,7 +38,7 @@ struct RunContext {
   bool sends_gradients() const;
   /// Updates the loss scale after the last steps; remaining gradients are
   /// rescaled.
-  void settle_scale() const;
+  void update_scale() const;
 
   AcceleratorOptions options;
   Assembly assembly;

@@ -114,7 +114,7 @@ struct StepCapture::State {
     }
     // Casts cached by an outer guard would be those of the current weights.
     at::autocast::clear_cache();
-    const PartScope part(Part::kCaptured);
+    const PhaseScope scope(StepPhase::kCaptured);
     entry.trace = run.trace([&] {
       entry.graph = record_graph(run.device(), memory, [&] {
         entry.outcome = body(entry.inputs);
@@ -134,7 +134,7 @@ struct StepCapture::State {
   }
 
   Outcome replay(Graph& entry) {
-    const PartScope part(Part::kCaptured);
+    const PhaseScope scope(StepPhase::kCaptured);
     RankRecord::of_this_thread().note_update();
     run.begin_replay(entry.trace);
     run.write_learning_rates();
@@ -158,7 +158,7 @@ struct StepCapture::State {
   std::shared_ptr<GraphMemory> memory;
   std::list<Graph> graphs;
   /// The addresses of the run's tensors when the graphs were recorded.
-  size_t places = 0;
+  size_t addresses = 0;
   size_t num_replays = 0;
 };
 
@@ -190,8 +190,8 @@ StepCapture::Outcome StepCapture::call(
   if (!state.refusal.empty()) {
     return body(inputs);
   }
-  const size_t places = state.run.tensor_places();
-  if (places != std::exchange(state.places, places)) {
+  const size_t addresses = state.run.address_hash();
+  if (addresses != std::exchange(state.addresses, addresses)) {
     state.graphs.clear();
   }
   auto& entry = state.find(
@@ -201,9 +201,10 @@ StepCapture::Outcome StepCapture::call(
     return state.warm_up(
         inputs,
         body,
-        entry.num_calls == state.options.num_warmup && state.run.is_settled());
+        entry.num_calls == state.options.num_warmup &&
+            state.run.is_recordable());
   }
-  if (!state.run.is_settled()) {
+  if (!state.run.is_recordable()) {
     return body(inputs);
   }
   if (entry.graph) {

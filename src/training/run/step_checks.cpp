@@ -120,12 +120,12 @@ void StepChecks::check_arrivals() {
         "gradients are not synchronised. Call the model returned by prepare()");
   }
   for (const auto& optimizer : context_.living_optimizers()) {
-    if (const auto place = optimizer->unowned_parameter()) {
+    if (const auto index = optimizer->unowned_parameter()) {
       complain(
           is_unowned_said_,
           str_cat(
               "[backward] Parameter ",
-              *place,
+              *index,
               " of '",
               context_.state->name_of(*optimizer),
               "' does not belong to a prepared model, so its gradient is not "

@@ -20,8 +20,8 @@
 #include "training/comm/agreement.h"
 #include "training/comm/hang_exchange.h"
 #include "training/comm/process_group_impl.h"
-#include "training/parallel/recorded_part.h"
-#include "training/parallel/seam_scope.h"
+#include "training/parallel/engine_scope.h"
+#include "training/parallel/recorded_range.h"
 #include "training/random/generators.h"
 #include "training/run/device_marks.h"
 #include "training/run/step_notes.h"
@@ -228,8 +228,8 @@ std::shared_ptr<ModelContext> TrainingRun::prepare_model(
   return context;
 }
 
-bool TrainingRun::places_parts() const {
-  return context_.assembly.engines.places_parts();
+bool TrainingRun::places_shards() const {
+  return context_.assembly.engines.places_shards();
 }
 
 void TrainingRun::put_engine(
@@ -347,11 +347,11 @@ void TrainingRun::backward(
       *context_.step_state,
       *context_.reductions,
       options.weight && trains_alone());
-  context_.settle_scale();
+  context_.update_scale();
   if (context_.scaler) {
     weighted = context_.scaler->scale(weighted);
   }
-  SeamScope scope(
+  EngineScope scope(
       context_.seamed_models,
       [](ModelContext& model) -> ParallelEngine& { return *model.engine; },
       &ParallelEngine::before_backward,
@@ -388,11 +388,11 @@ void TrainingRun::backward(
   group().impl()->guard(
       "backward",
       [&] {
-        const auto recorded = record_part(kRecordedBackward);
+        const auto recorded = record_range(kRecordedBackward);
         run(weighted);
       },
-      Part::kBackward);
-  settle(group());
+      StepPhase::kBackward);
+  finish_comparison(group());
   scope.finish([](ParallelEngine& engine) { engine.after_backward(); });
   context_.step_state->note_backward();
   ++context_.progress->num_backwards;
@@ -497,32 +497,32 @@ std::vector<HeldGradients> TrainingRun::held_gradients(
   // First whole gradients, then those that ranks hold in slices: every rank
   // reduces these in the same order, whether or not it holds a slice itself.
   std::vector<HeldGradients> held(1);
-  std::map<std::pair<const ParallelEngine*, MeshDimension>, size_t> place_of;
+  std::map<std::pair<const ParallelEngine*, MeshDimension>, size_t> group_of;
   for (const auto& parameter : parameters) {
     const auto* engine = engine_of(parameter, models);
     if (keepers.contains(engine)) {
       continue;
     }
     auto gradient = engine ? engine->gradient(parameter) : parameter.grad();
-    size_t place = 0;
+    size_t group_index = 0;
     const auto divided = engine == nullptr
                              ? MeshDimension()
                              : engine->tensor_layout(parameter).divided_along();
     if (divided != MeshDimension()) {
-      place = place_of.emplace(std::pair(engine, divided), held.size())
-                  .first->second;
+      group_index = group_of.emplace(std::pair(engine, divided), held.size())
+                        .first->second;
       const auto options = engine->trained(parameter).options();
-      if (place == held.size()) {
+      if (group_index == held.size()) {
         held.push_back(
             {.ranks = engine->mesh().groups(divided),
              .norm_options = options.dtype(at::kFloat)});
       }
       if (options.dtype() == at::kDouble) {
-        held[place].norm_options = options;
+        held[group_index].norm_options = options;
       }
     }
     if (gradient.defined()) {
-      held[place].gradients.push_back(std::move(gradient));
+      held[group_index].gradients.push_back(std::move(gradient));
     }
   }
   held.insert(held.end(), kept.begin(), kept.end());

@@ -59,7 +59,7 @@ class ACCELERATE_INTERNAL TrainingRun {
   /// order, then `wire` connects them. `prepare` may be called several times.
   ///
   /// A model must already be on its device, except for its parameters if the
-  /// run `places_parts` and it will be trained. In `evaluation_mode` its
+  /// run `places_shards` and it will be trained. In `evaluation_mode` its
   /// gradients are never synchronised. Errors contain its `type`. Throws
   /// `UsageError` on fp16 parameters with fp16.
   std::shared_ptr<ModelContext> prepare_model(
@@ -68,7 +68,7 @@ class ACCELERATE_INTERNAL TrainingRun {
       bool evaluation_mode = false);
   /// Whether `prepare_model` shards parameters where they are and moves each
   /// rank's shard to its device, so that the whole model need not fit there.
-  bool places_parts() const;
+  bool places_shards() const;
   /// From now on, gradients of a model that was prepared in evaluation mode are
   /// synchronised.
   void train_evaluated(const std::shared_ptr<ModelContext>& model);

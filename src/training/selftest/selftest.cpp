@@ -74,11 +74,11 @@ torch::Tensor train(Accelerator* accelerator, const torch::Tensor& data) {
   } else {
     auto [net, optimizer] = accelerator->prepare(model, sgd);
     for (int64_t step = 0; step < kSteps; ++step) {
-      const auto part = data[step].narrow(0, rank * rows, rows);
+      const auto rows_of_rank = data[step].narrow(0, rank * rows, rows);
       do {
         optimizer.zero_grad();
         accelerator->backward(
-            net(part.to(accelerator->device())).square().mean());
+            net(rows_of_rank.to(accelerator->device())).square().mean());
         optimizer.step();
         // Until the fp16 gradient scaler has found its scale.
       } while (optimizer.step_was_skipped());

@@ -261,8 +261,8 @@ class Replay {
     const at::NoGradGuard no_grad;
     // A scope of this thread would record the calls again.
     const c10::impl::ExcludeDispatchKeyGuard outside(kDeferredKey);
-    for (const size_t place : calls_of(wanted)) {
-      run(tape_.calls[place]);
+    for (const size_t index : calls_of(wanted)) {
+      run(tape_.calls[index]);
     }
   }
 
@@ -293,7 +293,7 @@ class Replay {
 
  private:
   std::vector<size_t> calls_of(std::set<int64_t> needed) const {
-    std::vector<size_t> places;
+    std::vector<size_t> indices;
     for (size_t i = tape_.calls.size(); i-- > 0;) {
       const auto& call = tape_.calls[i];
       if (std::none_of(
@@ -302,7 +302,7 @@ class Replay {
               })) {
         continue;
       }
-      places.push_back(i);
+      indices.push_back(i);
       for (const auto& argument : call.arguments) {
         for (const auto& tensor : argument.tensors) {
           if (tensor.storage) {
@@ -311,8 +311,8 @@ class Replay {
         }
       }
     }
-    std::reverse(places.begin(), places.end());
-    return places;
+    std::reverse(indices.begin(), indices.end());
+    return indices;
   }
 
   void run(const TapedCall& call) {
@@ -335,10 +335,10 @@ class Replay {
     } else {
       call.op.callBoxed(&stack);
     }
-    size_t place = 0;
+    size_t index = 0;
     for (const auto& value : stack) {
       for_each_tensor_of(value, [&](const at::Tensor& tensor) {
-        bind(call.results.at(place++), tensor);
+        bind(call.results.at(index++), tensor);
       });
     }
   }
@@ -680,14 +680,14 @@ at::Tensor deferred_values(const at::Tensor& tensor) {
   return replay.tensor(taped(tensor));
 }
 
-bool is_read_in_parts(const at::Tensor& tensor) {
+bool is_read_in_slices(const at::Tensor& tensor) {
   return copied_from(tensor) != nullptr;
 }
 
-void read_deferred_part(
+void read_deferred_slice(
     const at::Tensor& tensor,
     int64_t begin,
-    const at::Tensor& part) {
+    const at::Tensor& slice) {
   const auto* source = copied_from(tensor);
   if (source == nullptr) {
     throw UsageError(
@@ -696,7 +696,7 @@ void read_deferred_part(
   }
   Replay::check_unchanged(source->in_memory, source->version);
   const at::NoGradGuard no_grad;
-  part.copy_(source->in_memory.view({-1}).narrow(0, begin, part.numel()));
+  slice.copy_(source->in_memory.view({-1}).narrow(0, begin, slice.numel()));
 }
 
 void replace_memory(const at::Tensor& tensor, const at::Tensor& other) {

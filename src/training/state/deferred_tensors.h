@@ -47,13 +47,13 @@ ACCELERATE_INTERNAL at::Tensor deferred_values(const at::Tensor& tensor);
 /// Whether the values are exactly those of one tensor in memory that torch does
 /// not own, such as that of a mapped file. A part can then be read at its own
 /// cost, and is the same for every reader.
-ACCELERATE_INTERNAL bool is_read_in_parts(const at::Tensor& tensor);
-/// Fills the flat tensor `part` with the elements from `begin` on of a tensor
-/// that `is_read_in_parts`.
-ACCELERATE_INTERNAL void read_deferred_part(
+ACCELERATE_INTERNAL bool is_read_in_slices(const at::Tensor& tensor);
+/// Fills the flat tensor `slice` with the elements from `begin` on of a tensor
+/// that `is_read_in_slices`.
+ACCELERATE_INTERNAL void read_deferred_slice(
     const at::Tensor& tensor,
     int64_t begin,
-    const at::Tensor& part);
+    const at::Tensor& slice);
 
 /// Gives `tensor` the memory, dtype and device of `other`; it keeps its
 /// identity and `requires_grad`.

@@ -10,19 +10,19 @@
 namespace accelerate {
 
 at::Tensor elements_at(const at::Tensor& whole, const TensorPieces& pieces) {
-  std::vector<at::Tensor> parts;
+  std::vector<at::Tensor> selected;
   for (const auto& [box, begin, count] : pieces) {
     auto inside = whole;
     for (int64_t i = 0; i < whole.dim(); ++i) {
       const auto dim = static_cast<size_t>(i);
       inside = inside.narrow(i, box.begin[dim], box.size[dim]);
     }
-    parts.push_back(inside.flatten().narrow(0, begin, count));
+    selected.push_back(inside.flatten().narrow(0, begin, count));
   }
-  if (parts.empty()) {
+  if (selected.empty()) {
     return whole.flatten().narrow(0, 0, 0);
   }
-  return parts.size() == 1 ? parts.front() : at::cat(parts);
+  return selected.size() == 1 ? selected.front() : at::cat(selected);
 }
 
 at::Tensor join_slices(

@@ -69,12 +69,12 @@ void StateDict::set(const std::string& name, TensorSlice value) {
 void StateDict::set(const std::string& name, StateValue value) {
   std::visit([&](auto& held) { set(name, std::move(held)); }, value);
 }
-void StateDict::set(const std::string& prefix, const StateDict& part) {
-  if (&part == this) {
-    set(prefix, StateDict(part)); // it grows while it is read
+void StateDict::set(const std::string& prefix, const StateDict& entries) {
+  if (&entries == this) {
+    set(prefix, StateDict(entries)); // it grows while it is read
     return;
   }
-  for (const auto& [name, value] : part) {
+  for (const auto& [name, value] : entries) {
     put(str_cat(prefix, '.', name), value);
   }
 }

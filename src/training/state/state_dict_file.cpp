@@ -42,12 +42,12 @@ StateValue value_of_json(const nlohmann::json& value) {
 }
 
 void check_text(const std::string& name, const std::string& text) {
-  if (const auto place = find_invalid_utf8(text)) {
+  if (const auto position = find_invalid_utf8(text)) {
     throw UsageError(str_cat(
         "[save] The string '",
         printable(name),
         "' is not valid UTF-8 at byte ",
-        *place,
+        *position,
         ". Store bytes as a uint8 tensor"));
   }
 }

@@ -61,9 +61,9 @@ FileRecord write(
       tensors.views(),
       {.metadata = metadata,
        .sync = false,
-       .written = [&](std::span<const std::byte> part) {
-         checksum.add(part);
-         num_bytes += part.size();
+       .written = [&](std::span<const std::byte> bytes) {
+         checksum.add(bytes);
+         num_bytes += bytes.size();
        }});
   return {num_bytes, checksum.text(), kChecksumChunk};
 }
@@ -172,7 +172,7 @@ void write_common(
   }
 }
 
-void write_rank_part(
+void write_rank_shard(
     const std::filesystem::path& folder,
     const std::vector<SavedObject>& objects,
     int rank,
@@ -187,7 +187,7 @@ void write_rank_part(
       manifest.state[object.name] = std::move(values);
     }
   }
-  const auto name = rank_part_name(rank, manifest.moment);
+  const auto name = rank_shard_name(rank, manifest.moment);
   if (!tensors.views().empty()) {
     const auto file = name + kTensorsEnd;
     manifest.files[file] = write(tensors, folder / file, {});
@@ -216,17 +216,17 @@ ModelFiles::ModelFiles(
       specs.push_back({name, view.dtype, view.shape});
     }
   }
-  std::map<std::string, size_t> place_of;
+  std::map<std::string, size_t> index_of;
   for (const auto& name : order) {
-    place_of.emplace(name, place_of.size());
+    index_of.emplace(name, index_of.size());
   }
   std::stable_sort(
       specs.begin(), specs.end(), [&](const auto& one, const auto& other) {
-        const auto found = place_of.find(one.name);
-        const auto next = place_of.find(other.name);
+        const auto found = index_of.find(one.name);
+        const auto next = index_of.find(other.name);
         // Those that are not listed come last.
-        return found != place_of.end() &&
-               (next == place_of.end() || found->second < next->second);
+        return found != index_of.end() &&
+               (next == index_of.end() || found->second < next->second);
       });
   options.metadata.insert(model.tied.begin(), model.tied.end());
   files_ = std::make_unique<safetensors::StreamedModel>(folder, specs, options);
@@ -269,15 +269,15 @@ StateReader::StateReader(const CheckpointReader& checkpoint)
     : checkpoint_(checkpoint) {}
 StateReader::~StateReader() = default;
 
-StatesByName StateReader::read(const Manifest& part) {
+StatesByName StateReader::read(const Manifest& shard) {
   const auto owner_of = [](const std::string& name) {
     return name.substr(0, name.rfind(kTensorsEnd));
   };
   StatesByName tensors;
-  for (const auto& [name, record] : part.files) {
+  for (const auto& [name, record] : shard.files) {
     const bool is_rank_file = name.starts_with("rank_");
     const auto owner = owner_of(name);
-    if (!is_rank_file && !part.state.contains(owner)) {
+    if (!is_rank_file && !shard.state.contains(owner)) {
       continue; // a file that a language has written itself
     }
     const auto path = checkpoint_.find(name, record);
@@ -296,13 +296,13 @@ StatesByName StateReader::read(const Manifest& part) {
           "). Load another checkpoint"));
     }
     const auto& file = files_.back().file;
-    const auto place_of = [&](const safetensors::TensorView& view) {
+    const auto offset_of = [&](const safetensors::TensorView& view) {
       return static_cast<size_t>(view.data.data() - file.bytes().data());
     };
     const size_t at = files_.size() - 1;
     const auto& views = file.tensors();
     // The header determines everything else.
-    mark({at, 0, views.empty() ? record.num_bytes : place_of(views.front())});
+    mark({at, 0, views.empty() ? record.num_bytes : offset_of(views.front())});
     for (const auto& view : views) {
       // The objects of a rank share one file; their names are prefixes.
       const auto dot = is_rank_file ? view.name.find('.') : std::string::npos;
@@ -313,13 +313,13 @@ StatesByName StateReader::read(const Manifest& part) {
       const auto tensor = tensor_in(file, view);
       if (!view.data.empty()) {
         origin_of_[tensor.const_data_ptr()] = {
-            at, place_of(view), view.data.size()};
+            at, offset_of(view), view.data.size()};
       }
       tensors[object].set(own, tensor);
     }
   }
   StatesByName states;
-  for (const auto& [object, values] : part.state.items()) {
+  for (const auto& [object, values] : shard.state.items()) {
     StateDict state = tensors[object];
     for (const auto& [name, value] : values.items()) {
       state.set(name, value_of(value, object, name, state));
@@ -356,12 +356,12 @@ bool StateReader::fits(const StatesByName& states, const Needs& needs) {
 }
 
 void StateReader::fit(
-    const std::vector<StatesByName>& parts,
+    const std::vector<StatesByName>& shards,
     const Needs& needs,
     StatesByName& states) {
   std::map<std::string, std::map<std::string, std::vector<TensorSlice>>> slices;
-  for (const auto& part : parts) {
-    for (const auto& [object, state] : part) {
+  for (const auto& shard : shards) {
+    for (const auto& [object, state] : shard) {
       for (const auto& [name, value] : state) {
         if (const auto* slice = std::get_if<TensorSlice>(&value)) {
           slices[object][name].push_back(*slice);

@@ -46,7 +46,7 @@ ACCELERATE_INTERNAL void write_common(
     const std::vector<SavedObject>& objects,
     Manifest& manifest);
 /// Writes this rank's own state.
-ACCELERATE_INTERNAL void write_rank_part(
+ACCELERATE_INTERNAL void write_rank_shard(
     const std::filesystem::path& folder,
     const std::vector<SavedObject>& objects,
     int rank,
@@ -98,7 +98,7 @@ class ACCELERATE_INTERNAL StateReader {
 
   /// The state in one part, with slices as they were saved. Tensors are in the
   /// mapped files and not verified yet. Throws `DataError`.
-  StatesByName read(const Manifest& part);
+  StatesByName read(const Manifest& shard);
 
   /// Which elements of an object's tensors are needed (`SliceHolder`); empty if
   /// the object does not hold slices.
@@ -110,11 +110,11 @@ class ACCELERATE_INTERNAL StateReader {
   /// that hold none are what they saved themselves.
   static bool fits(const StatesByName& states, const Needs& needs);
   /// Adds what is needed to `states`, from whole tensors there and from slices
-  /// in `parts`, the states of all ranks: a slice in the required layout, or
+  /// in `shards`, the states of all ranks: a slice in the required layout, or
   /// the whole tensor. `finish` fills them. Throws `DataError` if elements are
   /// missing.
   void fit(
-      const std::vector<StatesByName>& parts,
+      const std::vector<StatesByName>& shards,
       const Needs& needs,
       StatesByName& states);
 

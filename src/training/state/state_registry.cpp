@@ -49,12 +49,12 @@ std::string free_name(const Named& living, const std::string& kind) {
 }
 
 /// Adds the object's name to the error.
-void check_part(
+void check_state(
     const std::string& name,
     const Stateful& object,
-    const StateDict& part) {
+    const StateDict& own_state) {
   try {
-    object.check_state_dict(part);
+    object.check_state_dict(own_state);
   } catch (const UsageError& error) {
     const std::string text = error.what();
     const auto end = text.starts_with('[') ? text.find("] ") : text.npos;
@@ -163,32 +163,32 @@ StateDict StateRegistry::state_dict() const {
 }
 
 void StateRegistry::load_state_dict(const StateDict& state) {
-  std::map<std::string, StateDict> parts;
+  std::map<std::string, StateDict> states;
   for (const auto& [key, value] : state) {
     const auto dot = key.find('.');
-    StateDict& part = parts[key.substr(0, dot)];
+    StateDict& own_state = states[key.substr(0, dot)];
     const auto name = dot == std::string::npos ? "" : key.substr(dot + 1);
     if (name != kMark) {
-      part.set(name, value);
+      own_state.set(name, value);
     }
   }
-  load_parts(parts);
+  load_states(states);
 }
 
-void StateRegistry::load_parts(
-    const std::map<std::string, StateDict>& parts,
+void StateRegistry::load_states(
+    const std::map<std::string, StateDict>& states,
     const std::set<std::string>& kept) {
-  check_parts(parts, kept);
-  put_parts(parts, kept);
+  check_states(states, kept);
+  put_states(states, kept);
 }
 
-void StateRegistry::check_parts(
-    const std::map<std::string, StateDict>& parts,
+void StateRegistry::check_states(
+    const std::map<std::string, StateDict>& states,
     const std::set<std::string>& kept) const {
   const auto living = objects();
   std::set<std::string> missing;
   std::set<std::string> unexpected;
-  for (const auto& [name, part] : parts) {
+  for (const auto& [name, own_state] : states) {
     unexpected.insert(name);
   }
   for (const auto& [name, object] : living) {
@@ -215,17 +215,17 @@ void StateRegistry::check_parts(
   }
   for (const auto& [name, object] : living) {
     if (!kept.contains(name)) {
-      check_part(name, *object, parts.at(name));
+      check_state(name, *object, states.at(name));
     }
   }
 }
 
-void StateRegistry::put_parts(
-    const std::map<std::string, StateDict>& parts,
+void StateRegistry::put_states(
+    const std::map<std::string, StateDict>& states,
     const std::set<std::string>& kept) {
   for (const auto& [name, object] : objects()) {
     if (!kept.contains(name)) {
-      object->load_state_dict(parts.at(name));
+      object->load_state_dict(states.at(name));
     }
   }
 }

@@ -71,7 +71,7 @@ void ControlClient::try_to_connect() {
 }
 
 void ControlClient::connected(UniqueFile socket) {
-  const std::string name = str_cat("machine 0 (", place(), ")");
+  const std::string name = str_cat("machine 0 (", endpoint(), ")");
   handshake_.emplace(Side::kMember, token_);
   connection_ = std::make_unique<Connection>(
       loop_,
@@ -108,7 +108,7 @@ void ControlClient::take_proof(const Message& message) {
       callbacks_.lost(
           str_cat(
               "[launch] the program at ",
-              place(),
+              endpoint(),
               " does not have the job token; does it belong to another job?"),
           false);
     } else {
@@ -127,7 +127,7 @@ void ControlClient::take_proof(const Message& message) {
   }
 }
 
-std::string ControlClient::place() const {
+std::string ControlClient::endpoint() const {
   return str_cat(machine_0_.address, " port ", machine_0_.port);
 }
 
@@ -137,7 +137,7 @@ void ControlClient::failed(const std::string& why) {
   }
   if (is_accepted_) {
     callbacks_.lost(
-        str_cat("[launch] machine 0 (", place(), ") is lost: ", why), true);
+        str_cat("[launch] machine 0 (", endpoint(), ") is lost: ", why), true);
     return;
   }
   if (EventLoop::Clock::now() + kRetry < join_end_) {
@@ -148,7 +148,7 @@ void ControlClient::failed(const std::string& why) {
     callbacks_.lost(
         str_cat(
             "[launch] machine 0 (",
-            place(),
+            endpoint(),
             ") did not return (",
             why,
             "), so the job is over; launch it again"),
@@ -158,7 +158,7 @@ void ControlClient::failed(const std::string& why) {
   callbacks_.lost(
       str_cat(
           "[launch] machine 0 cannot be reached at ",
-          place(),
+          endpoint(),
           " within ",
           join_limit_.count(),
           " s (",

@@ -56,7 +56,7 @@ class ACCELERATE_INTERNAL ControlClient {
   void received(Message message);
   void take_proof(const Message& message);
   void failed(const std::string& why);
-  std::string place() const;
+  std::string endpoint() const;
 
   EventLoop& loop_;
   Rendezvous machine_0_;

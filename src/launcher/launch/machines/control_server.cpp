@@ -100,7 +100,7 @@ bool ControlServer::drop_oldest_stranger() {
 }
 
 void ControlServer::add_peer(UniqueFile socket) {
-  const PeerPlace peer = peers_.emplace(peers_.end(), token_);
+  const PeerIterator peer = peers_.emplace(peers_.end(), token_);
   peer->address = peer_address(socket.get());
   peer->connection = std::make_unique<Connection>(
       loop_,
@@ -126,7 +126,7 @@ void ControlServer::add_peer(UniqueFile socket) {
   ++num_strangers_;
 }
 
-void ControlServer::received(PeerPlace peer, Message message) {
+void ControlServer::received(PeerIterator peer, Message message) {
   if (peer->machine) {
     callbacks_.received(*peer->machine, std::move(message));
   } else if (peer->is_refused) {
@@ -140,7 +140,7 @@ void ControlServer::received(PeerPlace peer, Message message) {
   }
 }
 
-void ControlServer::take_proof(PeerPlace peer, const Message& message) {
+void ControlServer::take_proof(PeerIterator peer, const Message& message) {
   const Handshake::Step step = peer->handshake.take(message);
   if (!step.refusal.empty()) {
     refuse(peer, step.refusal);
@@ -176,10 +176,10 @@ void ControlServer::drop_silent(const HelloMessage& hello) {
   }
 }
 
-void ControlServer::take_hello(PeerPlace peer, HelloMessage hello) {
+void ControlServer::take_hello(PeerIterator peer, HelloMessage hello) {
   drop_silent(hello);
   if (hello.machine_rank == kAnyMachine) {
-    hello.machine_rank = roll_.place_for(hello.host);
+    hello.machine_rank = roll_.index_for(hello.host);
   }
   const std::string reason = roll_.take(hello);
   if (!reason.empty()) {
@@ -195,7 +195,7 @@ void ControlServer::take_hello(PeerPlace peer, HelloMessage hello) {
   callbacks_.came(machine);
 }
 
-void ControlServer::refuse(PeerPlace peer, const std::string& reason) {
+void ControlServer::refuse(PeerIterator peer, const std::string& reason) {
   peer->is_refused = true;
   peer->connection->send(RefusedMessage{reason});
   // It disconnects itself, or its time limit is nearly over.
@@ -205,7 +205,7 @@ void ControlServer::refuse(PeerPlace peer, const std::string& reason) {
   }
 }
 
-void ControlServer::closed(PeerPlace peer, const std::string& why) {
+void ControlServer::closed(PeerIterator peer, const std::string& why) {
   if (peer->machine) {
     const size_t machine = *peer->machine;
     machines_[machine] = nullptr;
@@ -229,14 +229,14 @@ void ControlServer::closed(PeerPlace peer, const std::string& why) {
   remove_soon(peer);
 }
 
-void ControlServer::remove_soon(PeerPlace peer) {
+void ControlServer::remove_soon(PeerIterator peer) {
   peer->connection->close();
   loop_.cancel(std::exchange(peer->deadline, 0));
   --num_strangers_;
   erase_soon(peer);
 }
 
-void ControlServer::erase_soon(PeerPlace peer) {
+void ControlServer::erase_soon(PeerIterator peer) {
   // Later, because the caller may be a callback of this connection.
   loop_.after(
       std::chrono::milliseconds(0), [this, peer] { peers_.erase(peer); });

@@ -69,19 +69,19 @@ class ACCELERATE_INTERNAL ControlServer {
     bool is_known = false;
     bool is_refused = false;
   };
-  using PeerPlace = std::list<Peer>::iterator;
+  using PeerIterator = std::list<Peer>::iterator;
 
   void listen();
   void accept_some();
   void add_peer(UniqueFile socket);
-  void received(PeerPlace peer, Message message);
-  void take_proof(PeerPlace peer, const Message& message);
+  void received(PeerIterator peer, Message message);
+  void take_proof(PeerIterator peer, const Message& message);
   void drop_silent(const HelloMessage& hello);
-  void take_hello(PeerPlace peer, HelloMessage hello);
-  void refuse(PeerPlace peer, const std::string& reason);
-  void closed(PeerPlace peer, const std::string& why);
-  void remove_soon(PeerPlace peer);
-  void erase_soon(PeerPlace peer);
+  void take_hello(PeerIterator peer, HelloMessage hello);
+  void refuse(PeerIterator peer, const std::string& reason);
+  void closed(PeerIterator peer, const std::string& why);
+  void remove_soon(PeerIterator peer);
+  void erase_soon(PeerIterator peer);
   bool drop_oldest_stranger();
   bool is_everybody_gone() const;
   std::string name_of(size_t machine) const;

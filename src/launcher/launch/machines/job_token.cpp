@@ -94,7 +94,7 @@ JobToken::JobToken(
         "[launch] ",
         placement.num_machines,
         " machines connect to ",
-        placement.meeting_point.address,
+        placement.rendezvous.address,
         " without a job token, so any program that can reach that port could "
         "join the job; set the same ",
         variables::kJobToken,

@@ -22,7 +22,7 @@ RollCall::RollCall(
   here_[0] = true;
 }
 
-int RollCall::place_for(const std::string& host) const {
+int RollCall::index_for(const std::string& host) const {
   int first_free = kAnyMachine;
   for (size_t i = entries_.size() - 1; is_elastic_ && i > 0; --i) {
     if (!here_[i]) {

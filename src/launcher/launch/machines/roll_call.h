@@ -26,7 +26,7 @@ class ACCELERATE_INTERNAL RollCall {
 
   /// The index for a machine of an elastic job that names none: the one its
   /// host had before, or the first free one, or `kAnyMachine`.
-  int place_for(const std::string& host) const;
+  int index_for(const std::string& host) const;
   /// Accepts the machine. Returns an empty string, or why it is rejected.
   std::string take(const HelloMessage& hello);
   /// Frees its index; its introduction stays in `entries`.

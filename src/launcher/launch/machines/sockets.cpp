@@ -17,29 +17,29 @@
 namespace accelerate {
 namespace {
 
-struct Place {
+struct Endpoint {
   sockaddr_storage address{};
   socklen_t size = 0;
   sockaddr* generic() { return reinterpret_cast<sockaddr*>(&address); }
 };
 
-Place place_of(const std::string& address, int port) {
-  Place place;
+Endpoint endpoint_of(const std::string& address, int port) {
+  Endpoint endpoint;
   const auto network_port = htons(static_cast<uint16_t>(port));
   if (address.find(':') != std::string::npos) {
-    auto* v6 = reinterpret_cast<sockaddr_in6*>(&place.address);
+    auto* v6 = reinterpret_cast<sockaddr_in6*>(&endpoint.address);
     v6->sin6_family = AF_INET6;
     v6->sin6_port = network_port;
     inet_pton(AF_INET6, address.c_str(), &v6->sin6_addr);
-    place.size = sizeof(sockaddr_in6);
+    endpoint.size = sizeof(sockaddr_in6);
   } else {
-    auto* v4 = reinterpret_cast<sockaddr_in*>(&place.address);
+    auto* v4 = reinterpret_cast<sockaddr_in*>(&endpoint.address);
     v4->sin_family = AF_INET;
     v4->sin_port = network_port;
     inet_pton(AF_INET, address.c_str(), &v4->sin_addr);
-    place.size = sizeof(sockaddr_in);
+    endpoint.size = sizeof(sockaddr_in);
   }
-  return place;
+  return endpoint;
 }
 
 [[noreturn]] void refuse_address(const std::string& host, int port, int cause) {
@@ -68,12 +68,13 @@ Place place_of(const std::string& address, int port) {
 
 UniqueFile listen_on(const std::string& host, int port) {
   const std::string address = host.empty() ? "0.0.0.0" : resolve_host(host)[0];
-  Place place = place_of(address, port);
+  Endpoint endpoint = endpoint_of(address, port);
   UniqueFile listener(
-      socket(place.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      socket(endpoint.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int yes = 1;
   setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  if (!listener || bind(listener.get(), place.generic(), place.size) != 0 ||
+  if (!listener ||
+      bind(listener.get(), endpoint.generic(), endpoint.size) != 0 ||
       listen(listener.get(), SOMAXCONN) != 0) {
     refuse_address(host, port, errno);
   }
@@ -81,11 +82,13 @@ UniqueFile listen_on(const std::string& host, int port) {
 }
 
 UniqueFile begin_connect(const std::string& host, int port) {
-  Place place = place_of(resolve_host(host)[0], port);
+  Endpoint endpoint = endpoint_of(resolve_host(host)[0], port);
   UniqueFile file(socket(
-      place.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+      endpoint.address.ss_family,
+      SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK,
+      0));
   // The outcome, including failure, is queried once the socket is writable.
-  connect(file.get(), place.generic(), place.size);
+  connect(file.get(), endpoint.generic(), endpoint.size);
   return file;
 }
 

@@ -15,12 +15,12 @@ namespace {
 constexpr size_t kMaxHosts = 4096;
 
 [[noreturn]] void refuse(
-    const std::string& place,
+    const std::string& location,
     const std::string& word,
     const char* expected) {
   throw ConfigError(str_cat(
       "[launch] ",
-      place,
+      location,
       ": '",
       printable(word),
       "' is not ",
@@ -28,7 +28,9 @@ constexpr size_t kMaxHosts = 4096;
       "; write each line as `HOST slots=N`"));
 }
 
-std::optional<HostEntry> read_line(std::string line, const std::string& place) {
+std::optional<HostEntry> read_line(
+    std::string line,
+    const std::string& location) {
   line = line.substr(0, line.find('#'));
   std::istringstream in(line);
   HostEntry entry;
@@ -36,13 +38,13 @@ std::optional<HostEntry> read_line(std::string line, const std::string& place) {
     return std::nullopt;
   }
   if (!is_ssh_target(entry.name)) {
-    refuse(place, entry.name, "a host name");
+    refuse(location, entry.name, "a host name");
   }
   for (std::string word; in >> word;) {
     const auto slots =
         parse_number<int>(word.starts_with("slots=") ? word.substr(6) : "");
     if (!slots || *slots < 1) {
-      refuse(place, word, "slots=N");
+      refuse(location, word, "slots=N");
     }
     entry.slots = slots;
   }

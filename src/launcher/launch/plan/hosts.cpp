@@ -36,7 +36,7 @@ std::vector<HostEntry> find_hosts(const LaunchConfig& config) {
   return hosts;
 }
 
-std::string meeting_address(
+std::string rendezvous_address(
     const std::vector<HostEntry>& hosts,
     const std::string& main_process_ip) {
   const std::string first = hosts.at(0).address();
@@ -75,8 +75,8 @@ std::string encode_join_order(const JoinOrder& order) {
       {"token", order.token},
       {"machine_rank", order.machine_rank},
       {"num_machines", order.num_machines},
-      {"address", order.meeting_point.address},
-      {"port", order.meeting_point.port},
+      {"address", order.rendezvous.address},
+      {"port", order.rendezvous.port},
       {"join_limit", order.join_limit.count()},
       {"num_local", order.num_local.value_or(0)},
       {"is_coloured", order.is_coloured},
@@ -94,8 +94,8 @@ JoinOrder decode_join_order(const std::string& line) {
     order.token = object.at("token").get<std::string>();
     order.machine_rank = object.at("machine_rank").get<int>();
     order.num_machines = object.at("num_machines").get<int>();
-    order.meeting_point.address = object.at("address").get<std::string>();
-    order.meeting_point.port = object.at("port").get<int>();
+    order.rendezvous.address = object.at("address").get<std::string>();
+    order.rendezvous.port = object.at("port").get<int>();
     order.join_limit = std::chrono::seconds(object.at("join_limit").get<int>());
     if (const int num_local = object.at("num_local").get<int>()) {
       order.num_local = num_local;

@@ -26,7 +26,7 @@ ACCELERATE_INTERNAL std::vector<HostEntry> find_hosts(
 /// address; if that is a loopback address here, this machine's address as seen
 /// by the second host. Throws `ConfigError` if the first host is not this
 /// machine.
-ACCELERATE_INTERNAL std::string meeting_address(
+ACCELERATE_INTERNAL std::string rendezvous_address(
     const std::vector<HostEntry>& hosts,
     const std::string& main_process_ip);
 
@@ -36,7 +36,7 @@ struct ACCELERATE_INTERNAL JoinOrder {
   std::string token = {};
   int machine_rank = 0;
   int num_machines = 1;
-  Rendezvous meeting_point = {};
+  Rendezvous rendezvous = {};
   std::chrono::seconds join_limit{60};
   std::optional<int> num_local = {};
   bool is_coloured = false;

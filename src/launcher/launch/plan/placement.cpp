@@ -76,7 +76,7 @@ Placement from_cluster(const EnvLookup& env) {
   if (!placement.is_in_place) {
     placement.num_machines = environment.topology.world_size;
     placement.machine_rank = environment.topology.rank;
-    placement.meeting_point = environment.rendezvous;
+    placement.rendezvous = environment.rendezvous;
   }
   return placement;
 }
@@ -127,27 +127,27 @@ Placement find_placement(const ResolvedConfig& config, const EnvLookup& env) {
       placement.least_machines = values.num_machines.least;
     }
     placement.machine_rank = machine_rank_of(config);
-    placement.meeting_point = {};
+    placement.rendezvous = {};
     placement.listens_everywhere = false;
   }
   if (placement.num_machines == 1) {
     return placement;
   }
   if (!values.main_process_ip.empty() &&
-      (placement.meeting_point.address.empty() ||
+      (placement.rendezvous.address.empty() ||
        is_explicit(config, "main_process_ip"))) {
-    placement.meeting_point.address = values.main_process_ip;
+    placement.rendezvous.address = values.main_process_ip;
   }
-  placement.meeting_point.address =
-      std::string(without_brackets(placement.meeting_point.address));
-  const bool is_port_known = placement.meeting_point.port != 0;
+  placement.rendezvous.address =
+      std::string(without_brackets(placement.rendezvous.address));
+  const bool is_port_known = placement.rendezvous.port != 0;
   if (values.main_process_port.value_or(0) != 0 &&
       (!is_port_known || is_explicit(config, "main_process_port"))) {
-    placement.meeting_point.port = *values.main_process_port;
+    placement.rendezvous.port = *values.main_process_port;
   } else if (!is_port_known) {
-    placement.meeting_point.port = kDefaultMainProcessPort;
+    placement.rendezvous.port = kDefaultMainProcessPort;
   }
-  if (placement.meeting_point.address.empty()) {
+  if (placement.rendezvous.address.empty()) {
     throw ConfigError(str_cat(
         "[launch] --num_machines ",
         placement.num_machines,
@@ -173,7 +173,7 @@ int machine_rank_of(const ResolvedConfig& config) {
 }
 
 std::string listening_address(const Placement& placement) {
-  const std::string& address = placement.meeting_point.address;
+  const std::string& address = placement.rendezvous.address;
   if (placement.listens_everywhere) {
     return {};
   }

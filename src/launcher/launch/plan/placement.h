@@ -28,7 +28,7 @@ struct Placement {
   /// `kAnyMachine` if machine 0 decides.
   int machine_rank = 0;
   /// Machine 0's address, where launchers connect; empty on one machine.
-  Rendezvous meeting_point = {};
+  Rendezvous rendezvous = {};
   /// Machine 0 cannot derive its own address from the given one (the address of
   /// a Kubernetes service), so it listens on all of its addresses.
   bool listens_everywhere = false;

@@ -346,7 +346,7 @@ ChildCommand command_in_place(const LaunchPlan& plan) {
   // Here the rank belongs to the outer torchrun.
   command.removed.erase(variables::kUseAgentStore);
   const auto& topology = plan.placement.environment.topology;
-  const auto& meeting_point = plan.placement.environment.rendezvous;
+  const auto& rendezvous = plan.placement.environment.rendezvous;
   command.variables[variables::kRank] = std::to_string(topology.rank);
   command.variables[variables::kWorldSize] =
       std::to_string(topology.world_size);
@@ -355,12 +355,11 @@ ChildCommand command_in_place(const LaunchPlan& plan) {
   command.variables[variables::kLocalWorldSize] =
       std::to_string(topology.local_world_size);
   command.variables[variables::kGroupRank] = std::to_string(topology.node_rank);
-  if (!meeting_point.address.empty()) {
-    command.variables[variables::kMasterAddress] = meeting_point.address;
+  if (!rendezvous.address.empty()) {
+    command.variables[variables::kMasterAddress] = rendezvous.address;
   }
-  if (meeting_point.port != 0) {
-    command.variables[variables::kMasterPort] =
-        std::to_string(meeting_point.port);
+  if (rendezvous.port != 0) {
+    command.variables[variables::kMasterPort] = std::to_string(rendezvous.port);
   }
   if (!plan.cores.empty()) {
     command.cores = plan.cores.at(static_cast<size_t>(topology.local_rank));

@@ -107,8 +107,8 @@ void Console::write_now() {
     loop_.watch(file_, POLLOUT, [this](short) { write_now(); });
   }
   // However it was drained, a paused source must not wait forever.
-  if (was_full && !is_full() && callbacks_.room) {
-    callbacks_.room();
+  if (was_full && !is_full() && callbacks_.unblocked) {
+    callbacks_.unblocked();
   }
   if (is_drained() && callbacks_.drained) {
     callbacks_.drained();

@@ -23,7 +23,7 @@ class ACCELERATE_INTERNAL Console {
  public:
   struct Callbacks {
     /// There is room again after `is_full`.
-    std::function<void()> room = {};
+    std::function<void()> unblocked = {};
     /// The buffer is empty.
     std::function<void()> drained = {};
     /// Output was lost, called once per cause: "the reader is gone".

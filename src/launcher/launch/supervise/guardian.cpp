@@ -33,7 +33,7 @@ int watch_child(
     poll(&waited, 1, -1);
     while (const auto signal = signals.next()) {
       if (signal->number != SIGCHLD) {
-        [[maybe_unused]] const auto told =
+        [[maybe_unused]] const auto written =
             write(own_end.get(), &*signal, sizeof(*signal));
       }
       // The shell waits for this process, so suspend it.

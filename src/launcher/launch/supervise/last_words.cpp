@@ -29,8 +29,8 @@ constexpr std::array kLostPeer = {
     std::string_view("DistStoreError"),
     std::string_view("NCCL communicator was aborted")};
 
-bool contains(std::string_view text, std::string_view part) {
-  return text.find(part) != text.npos;
+bool contains(std::string_view text, std::string_view phrase) {
+  return text.find(phrase) != text.npos;
 }
 
 bool is_frame(std::string_view line) {
@@ -132,8 +132,8 @@ std::string final_error(const std::vector<std::string>& words) {
 
 bool is_consequence(const std::vector<std::string>& words) {
   const std::string error = final_error(words);
-  return std::any_of(kLostPeer.begin(), kLostPeer.end(), [&](auto part) {
-    return contains(error, part);
+  return std::any_of(kLostPeer.begin(), kLostPeer.end(), [&](auto phrase) {
+    return contains(error, phrase);
   });
 }
 

@@ -52,10 +52,10 @@ void LogFile::write(std::string_view text) {
   }
   while (!text.empty()) {
     // Only whole lines count towards the limit.
-    const auto room =
+    const auto space =
         most_bytes_ > size_ ? static_cast<size_t>(most_bytes_ - size_) : 0;
     const size_t line_end =
-        room < text.size() ? text.find('\n', room) : std::string_view::npos;
+        space < text.size() ? text.find('\n', space) : std::string_view::npos;
     const size_t end =
         line_end == std::string_view::npos ? text.size() : line_end + 1;
     append(text.substr(0, end));

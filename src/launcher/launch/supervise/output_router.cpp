@@ -58,10 +58,10 @@ std::string time_now() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now);
   const time_t seconds = static_cast<time_t>(ms.count() / 1000);
-  tm parts{};
-  gmtime_r(&seconds, &parts);
+  tm utc{};
+  gmtime_r(&seconds, &utc);
   char day[32];
-  strftime(day, sizeof(day), "%Y-%m-%d %H:%M:%S", &parts);
+  strftime(day, sizeof(day), "%Y-%m-%d %H:%M:%S", &utc);
   char text[48];
   std::snprintf(
       text, sizeof(text), "%s.%03d ", day, static_cast<int>(ms.count() % 1000));

@@ -128,8 +128,8 @@ void SignalMerger::hand_on() {
               !arrival.is_older_than_workers);
     }
   }
-  for (const auto& [number, is_group_told] : ready) {
-    callback_(number, is_group_told);
+  for (const auto& [number, is_group_signalled] : ready) {
+    callback_(number, is_group_signalled);
   }
 }
 

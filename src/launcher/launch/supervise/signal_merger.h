@@ -27,8 +27,8 @@ enum class Reached : unsigned { kSupervisor = 1, kGuardian = 2, kWitness = 4 };
 /// the launcher, then the group).
 class ACCELERATE_INTERNAL SignalMerger {
  public:
-  /// `is_group_told`: every process of the launcher's group has received it.
-  using Callback = std::function<void(int signal, bool is_group_told)>;
+  /// `is_group_signalled`: the whole group of the launcher has received it.
+  using Callback = std::function<void(int signal, bool is_group_signalled)>;
   /// Whether the witness may have a signal that it has not reported yet.
   using IsWitnessBusy = std::function<bool(int signal)>;
 

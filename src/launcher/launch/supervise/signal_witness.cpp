@@ -38,7 +38,7 @@ std::span<char> command_line() {
     pollfd waited{signals.file(), POLLIN, 0};
     poll(&waited, 1, -1);
     while (const auto signal = signals.next()) {
-      [[maybe_unused]] const auto told =
+      [[maybe_unused]] const auto written =
           write(reports, &*signal, sizeof(*signal));
     }
   }

@@ -67,7 +67,7 @@ std::vector<std::string> shortened(std::vector<std::string> lines) {
   return lines;
 }
 
-bool is_told(pid_t pid) {
+bool is_in_our_group(pid_t pid) {
   return getpgid(pid) == getpgrp();
 }
 
@@ -147,7 +147,7 @@ void Supervisor::start(const std::vector<WorkerSpec>& workers) {
   }
   state_ = WorkersState::kRunning;
   for (const int signal : std::exchange(kept_, {})) {
-    forward(signal, GroupTold::kNo);
+    forward(signal, GroupSignalled::kNo);
   }
 }
 
@@ -270,7 +270,7 @@ std::string Supervisor::who_left_before() const {
 void Supervisor::stop(
     int signal,
     bool is_to_restart,
-    GroupTold told,
+    GroupSignalled group,
     Timing timing) {
   state_ = is_to_restart ? WorkersState::kRestarting : WorkersState::kStopping;
   loop_.cancel(std::exchange(suspect_timer_, 0));
@@ -284,7 +284,7 @@ void Supervisor::stop(
     ask_to_leave();
   } else if (!is_killing_) {
     loop_.cancel(std::exchange(ask_timer_, 0));
-    if (timing == Timing::kWhenHandled && told == GroupTold::kNo &&
+    if (timing == Timing::kWhenHandled && group == GroupSignalled::kNo &&
         signal == SIGTERM) {
       std::string ranks;
       for (Worker& worker : workers_) {
@@ -303,7 +303,7 @@ void Supervisor::stop(
             "immediately"));
       }
     }
-    signal_everything(signal, told);
+    signal_everything(signal, group);
     // Suspended processes must end, too.
     signal_everything(SIGCONT);
     if (kill_timer_ == 0) {
@@ -495,9 +495,9 @@ void Supervisor::look_again() {
   }
 }
 
-void Supervisor::forward(int signal, GroupTold told) {
+void Supervisor::forward(int signal, GroupSignalled group) {
   if (signal == SIGTSTP || signal == SIGCONT) {
-    signal_everything(signal, told);
+    signal_everything(signal, group);
     return;
   }
   if (ends_nothing(signal) && !any_running()) {
@@ -506,7 +506,7 @@ void Supervisor::forward(int signal, GroupTold told) {
   }
   for (Worker& worker : workers_) {
     if (worker.wait_status ||
-        (told == GroupTold::kYes && is_told(worker.pid))) {
+        (group == GroupSignalled::kYes && is_in_our_group(worker.pid))) {
       continue;
     }
     if (ends_nothing(signal) && !can_take(worker.pid, signal)) {
@@ -518,7 +518,7 @@ void Supervisor::forward(int signal, GroupTold told) {
   }
 }
 
-void Supervisor::signal_everything(int signal, GroupTold told) {
+void Supervisor::signal_everything(int signal, GroupSignalled group) {
   std::set<pid_t> except = spared_;
   for (const Worker& worker : workers_) {
     if (worker.held.contains(signal)) {
@@ -526,7 +526,7 @@ void Supervisor::signal_everything(int signal, GroupTold told) {
     }
   }
   for (const pid_t pid : descendants_of(getpid(), except)) {
-    if (told == GroupTold::kNo || !is_told(pid)) {
+    if (group == GroupSignalled::kNo || !is_in_our_group(pid)) {
       kill(pid, suitable_for(pid, signal));
     }
   }

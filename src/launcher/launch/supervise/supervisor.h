@@ -32,7 +32,7 @@ struct WorkerSpec {
 
 /// Whether the process group of the launcher has already received a signal, so
 /// that only processes outside of it must get it.
-enum class GroupTold { kNo, kYes };
+enum class GroupSignalled { kNo, kYes };
 
 /// When workers get a signal: `kWhenHandled` gives those that are still
 /// starting half of the grace period to install a handler for it.
@@ -92,7 +92,7 @@ class ACCELERATE_INTERNAL Supervisor {
   void stop(
       int signal,
       bool is_to_restart = false,
-      GroupTold told = GroupTold::kNo,
+      GroupSignalled group = GroupSignalled::kNo,
       Timing timing = Timing::kAtOnce);
   /// How the workers that have ended exited.
   Departure departure() const;
@@ -101,7 +101,7 @@ class ACCELERATE_INTERNAL Supervisor {
   /// handler gets them once it has installed one. After half of the grace
   /// period they are dropped with a message. If the job restarts before a
   /// worker took one, or if none runs, the workers of the next start get it.
-  void forward(int signal, GroupTold told);
+  void forward(int signal, GroupSignalled group);
   /// Children of this process that `stop` does not end (ssh).
   void spare(pid_t pid) { spared_.insert(pid); }
   /// Call it after each `ChildReaper::collect`: orphans may be gone.
@@ -132,7 +132,9 @@ class ACCELERATE_INTERNAL Supervisor {
   void kill_everything();
   void kill_what_was_started();
   void give_up();
-  void signal_everything(int signal, GroupTold told = GroupTold::kNo);
+  void signal_everything(
+      int signal,
+      GroupSignalled group = GroupSignalled::kNo);
   bool any_running() const;
   bool is_stopping() const {
     return state_ == WorkersState::kStopping ||

@@ -39,7 +39,7 @@ struct ByteBpeModel {
 };
 
 /// Everything a file contains. A plain value; `Tokenizer::Impl` runs it.
-struct TokenizerParts {
+struct TokenizerComponents {
   Vocabulary vocabulary;
   std::variant<WordPieceModel, ByteBpeModel> model;
   Normalizer normalizer;
@@ -53,7 +53,7 @@ struct TokenizerParts {
 
 /// Reads a tokenizer.json. `name` appears in messages. Throws `ConfigError`
 /// naming the position of what is malformed or not supported.
-TokenizerParts read_tokenizer_json(
+TokenizerComponents read_tokenizer_json(
     std::string_view json,
     const std::string& name);
 
@@ -67,7 +67,7 @@ struct BertSettings {
 BertSettings read_bert_settings(std::string_view json, const std::string& name);
 
 /// An uncased BERT from a vocabulary with one token per line.
-TokenizerParts read_vocab_txt(
+TokenizerComponents read_vocab_txt(
     std::string_view lines,
     const BertSettings& settings,
     const std::string& name);
@@ -79,12 +79,12 @@ std::vector<NormalizerStep> bert_steps(
 /// Registers added tokens as in the Rust library: a token of the vocabulary
 /// keeps its id, others are numbered from the vocabulary's size on.
 void add_tokens(
-    TokenizerParts& parts,
+    TokenizerComponents& components,
     std::vector<AddedToken> tokens,
     const std::string& name);
 
 /// Fills `blanks` if the post-processor trims. Call it after `add_tokens`.
-void count_blanks(TokenizerParts& parts);
+void count_blanks(TokenizerComponents& components);
 
 /// Spaces (also in their printable form) at the ends of a token.
 Blanks blanks_of(std::string_view token);

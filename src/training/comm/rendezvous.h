@@ -39,7 +39,7 @@ class Deadline {
 /// The addresses of rank 0's machine. Throws `ConfigError` if it is not
 /// configured, or its name is still unknown at the deadline: on clusters, names
 /// may become available later than processes.
-std::vector<std::string> find_meeting_point(
+std::vector<std::string> resolve_rank_0(
     const ProcessEnvironment& environment,
     const Deadline& deadline);
 

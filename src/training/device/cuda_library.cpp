@@ -24,7 +24,7 @@ std::filesystem::path own_folder() {
 
 /// False if there is nothing to load, or if loading fails; the latter is
 /// printed, because the run would train without NCCL and our kernels.
-bool load_cuda_part() {
+bool load_cuda_library() {
   if (loaded_library("libtorch_cuda.so") == nullptr) {
     return false;
   }
@@ -44,7 +44,7 @@ bool load_cuda_part() {
 
 // When this library is loaded: torch looks up kernels without knowing that they
 // could be loaded.
-[[maybe_unused]] const bool has_cuda_part = load_cuda_part();
+[[maybe_unused]] const bool has_cuda_library = load_cuda_library();
 
 } // namespace
 } // namespace accelerate

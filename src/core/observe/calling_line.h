@@ -11,6 +11,6 @@ namespace accelerate {
 /// "train.py:12", the innermost line of user code on the stack; the name of a
 /// function if the program has no line numbers; empty if nothing is known.
 /// Takes up to two seconds, so use it only in error messages.
-ACCELERATE_INTERNAL std::string calling_place();
+ACCELERATE_INTERNAL std::string calling_line();
 
 } // namespace accelerate

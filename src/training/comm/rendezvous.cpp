@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "training/comm/meeting_point.h"
+#include "training/comm/rendezvous.h"
 
 #include <future>
 #include <memory>
@@ -35,7 +35,7 @@ Addresses ask_for(const std::string& host, const Deadline& deadline) {
 
 } // namespace
 
-Addresses find_meeting_point(
+Addresses resolve_rank_0(
     const ProcessEnvironment& environment,
     const Deadline& deadline) {
   const auto& host = environment.rendezvous.address;

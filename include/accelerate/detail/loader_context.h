@@ -19,7 +19,7 @@ class StepState;
 namespace detail {
 
 /// What `Accelerator::prepare` passes to a loader.
-struct LoaderPlace {
+struct LoaderContext {
   ProcessGroup group = {};
   ShardOptions shard = {};
   /// The device that batches are moved to; if unset, they are not moved.

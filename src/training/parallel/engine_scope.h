@@ -14,12 +14,16 @@ namespace accelerate {
 /// it is destroyed before `finish`, or if a first callback throws. `engine_of`
 /// returns the engine of an owner. Borrows the list.
 template <class Owner, class EngineOf>
-class SeamScope {
+class EngineScope {
  public:
   using Owners = std::vector<std::weak_ptr<Owner>>;
-  using Seam = void (ParallelEngine::*)();
+  using Callback = void (ParallelEngine::*)();
 
-  SeamScope(const Owners& owners, EngineOf engine_of, Seam open, Seam abandon)
+  EngineScope(
+      const Owners& owners,
+      EngineOf engine_of,
+      Callback open,
+      Callback abandon)
       : owners_(owners), engine_of_(std::move(engine_of)), abandon_(abandon) {
     try {
       for_each([&](ParallelEngine& engine) { (engine.*open)(); });
@@ -28,13 +32,13 @@ class SeamScope {
       throw;
     }
   }
-  ~SeamScope() {
+  ~EngineScope() {
     if (!is_finished_) {
       give_up();
     }
   }
-  SeamScope(const SeamScope&) = delete;
-  SeamScope& operator=(const SeamScope&) = delete;
+  EngineScope(const EngineScope&) = delete;
+  EngineScope& operator=(const EngineScope&) = delete;
 
   /// Calls `close(engine)` for each.
   template <class Close>
@@ -58,7 +62,7 @@ class SeamScope {
 
   const Owners& owners_;
   EngineOf engine_of_;
-  Seam abandon_;
+  Callback abandon_;
   bool is_finished_ = false;
 };
 

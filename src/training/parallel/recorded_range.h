@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of a step as ranges for profilers.
+// Phases of a step as ranges for profilers.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -12,14 +12,14 @@ namespace accelerate {
 inline constexpr const char* kRecordedForward = "accelerate::forward";
 inline constexpr const char* kRecordedBackward = "accelerate::backward";
 inline constexpr const char* kRecordedOptimizer = "accelerate::optimizer_step";
-inline constexpr std::array<const char*, 3> kRecordedParts = {
+inline constexpr std::array<const char*, 3> kRecordedRanges = {
     kRecordedForward,
     kRecordedBackward,
     kRecordedOptimizer};
 
 /// A range with this name, a literal, during its lifetime; null if no profiler
 /// is active.
-inline std::unique_ptr<at::RecordFunction> record_part(const char* name) {
+inline std::unique_ptr<at::RecordFunction> record_range(const char* name) {
   auto listeners = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE);
   if (!listeners) {
     return nullptr;

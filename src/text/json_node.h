@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A part of a JSON file that knows its path, for messages.
+// A node of a JSON file that knows its path, for messages.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,13 @@ namespace accelerate::text {
 
 /// Borrows the JSON value. Every getter throws `ConfigError` naming the file
 /// and path if the value is missing or has another type.
-class JsonPart {
+class JsonNode {
  public:
-  JsonPart(
-      const nlohmann::json& value,
-      std::string file,
-      std::string place = {})
-      : value_(&value), file_(std::move(file)), place_(std::move(place)) {}
+  JsonNode(const nlohmann::json& value, std::string file, std::string path = {})
+      : value_(&value), file_(std::move(file)), path_(std::move(path)) {}
 
   const nlohmann::json& value() const { return *value_; }
-  const std::string& place() const { return place_; }
+  const std::string& path() const { return path_; }
   bool is_null() const { return value_->is_null(); }
 
   [[noreturn]] void refuse(const std::string& what) const {
@@ -32,7 +29,7 @@ class JsonPart {
         "[Tokenizer] ",
         file_,
         ": ",
-        place_.empty() ? "the file" : place_,
+        path_.empty() ? "the file" : path_,
         " ",
         what));
   }
@@ -42,17 +39,17 @@ class JsonPart {
            !(*value_)[key].is_null();
   }
 
-  JsonPart at(const std::string& key) const {
+  JsonNode at(const std::string& key) const {
     expect(value_->is_object(), "an object");
     const auto found = value_->find(key);
     if (found == value_->end()) {
       refuse(str_cat("has no '", key, "'"));
     }
-    return {*found, file_, place_.empty() ? key : str_cat(place_, ".", key)};
+    return {*found, file_, path_.empty() ? key : str_cat(path_, ".", key)};
   }
 
-  JsonPart at(size_t index) const {
-    return {(*value_)[index], file_, str_cat(place_, "[", index, "]")};
+  JsonNode at(size_t index) const {
+    return {(*value_)[index], file_, str_cat(path_, "[", index, "]")};
   }
 
   size_t array_size() const {
@@ -101,7 +98,7 @@ class JsonPart {
     }
   }
 
-  /// The `type` of a part, for messages and decisions.
+  /// The `type` of a node, for messages and decisions.
   const std::string& type() const { return at("type").text(); }
 
   [[noreturn]] void refuse_type(const char* read) const {
@@ -132,7 +129,7 @@ class JsonPart {
 
   const nlohmann::json* value_;
   std::string file_;
-  std::string place_;
+  std::string path_;
 };
 
 } // namespace accelerate::text

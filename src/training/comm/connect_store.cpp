@@ -23,8 +23,8 @@
 #include "core/hardware/network.h"
 #include "training/comm/connect.h"
 #include "training/comm/failures.h"
-#include "training/comm/meeting_point.h"
 #include "training/comm/quiet_log.h"
+#include "training/comm/rendezvous.h"
 #include "training/comm/roll_call.h"
 
 namespace accelerate {
@@ -249,10 +249,12 @@ Deadline await_rank_0(
 
 } // namespace
 
-StorePtr meet(const ProcessEnvironment& environment, const Deadline& given) {
+StorePtr connect_store(
+    const ProcessEnvironment& environment,
+    const Deadline& given) {
   const QuietLog quiet;
   // Before c10d, whose error is the same for an unknown name and a taken port.
-  const auto addresses = find_meeting_point(environment, given);
+  const auto addresses = resolve_rank_0(environment, given);
   const Deadline deadline = await_rank_0(environment, addresses, given);
   StorePtr store = c10::make_intrusive<c10d::PrefixStore>(
       next_group_name(environment.rendezvous),

@@ -27,7 +27,7 @@ from accelerate.errors import UsageError
 from accelerate.state import GradientState, PartialState
 
 
-class Place:
+class LoopPosition:
     """The position of a loop in its epoch: `num_batches` were returned; `is_at_end` if the last one
     was.
 
@@ -51,7 +51,7 @@ class Place:
         self.is_at_end = False
         self.is_restored = False
         # The generators in `begin` that determined the order in an earlier run, to be used again.
-        self.lends: list[str] = []
+        self.borrows: list[str] = []
         # Whether the loop found persistent workers of an earlier loop.
         self.has_workers = False
         # The state of a stateful sampler at the start of the loop.
@@ -62,7 +62,7 @@ class Place:
         self.ahead: dict[str, Any] = {}
         self.ahead_of_hand: dict[str, Any] = {}
         # Generator states of the earlier run for the first batches to be read.
-        self.to_lend: list[dict[str, Any]] = []
+        self.to_borrow: list[dict[str, Any]] = []
         # How many batches the earlier run had received, and their digest.
         self.expected: tuple[int, int | None] | None = None
         # Backwards of this process when the current batch was returned; None without a batch.
@@ -103,26 +103,26 @@ class Start:
     def num_to_pass(self) -> int:
         return self.num_batches if self.resumes else 0
 
-    def place_at(self, num_batches: int) -> Place:
-        place = Place(self.epoch, num_batches, self.begin, self.num_left_out)
-        place.is_restored = True
-        place.has_workers = self.has_workers
+    def position_at(self, num_batches: int) -> LoopPosition:
+        position = LoopPosition(self.epoch, num_batches, self.begin, self.num_left_out)
+        position.is_restored = True
+        position.has_workers = self.has_workers
         own = self.own
         if own and own["epoch"] == self.epoch:
             # If all processes drew from it, they drew from that of process 0.
             of_order = {name: self.begin[name] for name in _OF_ORDER if name in self.begin}
-            place.begin = {**own["begin"], **of_order}
-            place.sampler_state = own["sampler"]
+            position.begin = {**own["begin"], **of_order}
+            position.sampler_state = own["sampler"]
             num_given = own["num_batches"]
             if num_batches == num_given:
-                place.to_lend = [own["ahead"]]
-                place.digest = own["digest"]
+                position.to_borrow = [own["ahead"]]
+                position.digest = own["digest"]
             elif num_batches == num_given - 1 and "ahead_of_hand" in own:
-                place.to_lend = [own["ahead_of_hand"], own["ahead"]]
-                place.digest = own["digest_before"]
+                position.to_borrow = [own["ahead_of_hand"], own["ahead"]]
+                position.digest = own["digest_before"]
             elif num_batches < num_given:
-                place.expected = num_given, own["digest"]
-        return place
+                position.expected = num_given, own["digest"]
+        return position
 
 
 # Generators of a loader that determine the order on all processes.
@@ -135,27 +135,27 @@ class _Loops:
 
     def __init__(self, iteration: int):
         self.iteration = iteration
-        self.running: list[Place] = []
-        self.left: Place | None = None
+        self.running: list[LoopPosition] = []
+        self.left: LoopPosition | None = None
 
     @property
-    def latest(self) -> Place | None:
+    def latest(self) -> LoopPosition | None:
         return self.running[-1] if self.running else self.left
 
-    def is_open(self, place: Place) -> bool:
-        return any(place is running for running in self.running)
+    def is_open(self, position: LoopPosition) -> bool:
+        return any(position is running for running in self.running)
 
-    def begin(self, place: Place) -> None:
-        self.running.append(place)
+    def begin(self, position: LoopPosition) -> None:
+        self.running.append(position)
         self.left = None
 
-    def end(self, place: Place) -> None:
-        self.running = [running for running in self.running if running is not place]
+    def end(self, position: LoopPosition) -> None:
+        self.running = [running for running in self.running if running is not position]
 
-    def leave(self, place: Place) -> None:
-        if self.is_open(place):
-            self.end(place)
-            self.left = place
+    def leave(self, position: LoopPosition) -> None:
+        if self.is_open(position):
+            self.end(position)
+            self.left = position
 
     def forget(self) -> None:
         self.running, self.left = [], None
@@ -165,29 +165,29 @@ class ReadAhead:
     """Records the states of generators before a batch is read. Generators that reading the first
     batch does not use are skipped afterwards, because recording can cost more than a batch."""
 
-    def __init__(self, place: Place, is_here: bool):
-        self._place = place
+    def __init__(self, position: LoopPosition, is_here: bool):
+        self._position = position
         # Workers have their own generators.
         self._kinds: Iterable[str] | None = None if is_here else ()
 
     def read(self, batches: Iterator) -> Any:
         """The next batch, or None."""
-        part = _C.enter_data()
+        phase = _C.enter_data()
         try:
-            if not self._place.to_lend:
+            if not self._position.to_borrow:
                 return self._read(batches)
-            with _generators.lent(self._place.to_lend.pop(0)):
+            with _generators.borrowed(self._position.to_borrow.pop(0)):
                 return self._read(batches)
         finally:
-            _C.leave_part(part)
+            _C.leave_phase(phase)
 
     def _read(self, batches: Iterator) -> Any:
-        place = self._place
-        place.ahead_of_hand = place.ahead
+        position = self._position
+        position.ahead_of_hand = position.ahead
         if self._kinds is not None:
-            place.ahead = _generators.take(self._kinds)
+            position.ahead = _generators.take(self._kinds)
             return next(batches, None)
-        place.ahead = before = _generators.take()
+        position.ahead = before = _generators.take()
         batch = next(batches, None)
         self._kinds = _generators.differ(before, _generators.take(before))
         return batch
@@ -201,7 +201,7 @@ class PlacedLoader(DataLoader):
     _batches: Any
     _recorded: RecordedIndices | None
 
-    def _keep_place(self, iteration: int, num_before: int) -> None:
+    def _keep_position(self, iteration: int, num_before: int) -> None:
         """`num_before`: batches of an epoch before the first one that a loop returns."""
         self._loops = _Loops(iteration)
         self._num_before = num_before
@@ -245,26 +245,28 @@ class PlacedLoader(DataLoader):
         including the current batch if `backward` was called since it was returned. With
         `counts_handed_out`, it always includes the current batch, and also covers a loop that was
         left."""
-        place = self._loops.latest
-        if place is None:
+        position = self._loops.latest
+        if position is None:
             return self._restored or self._start_of_epoch(self.iteration)
-        is_used = counts_handed_out or place.is_used(self._total_backwards)
-        if place.is_at_end and is_used:
-            return self._start_of_epoch(place.epoch + 1)
+        is_used = counts_handed_out or position.is_used(self._total_backwards)
+        if position.is_at_end and is_used:
+            return self._start_of_epoch(position.epoch + 1)
         own = {
-            "epoch": place.epoch,
-            "num_batches": place.num_batches,
-            "begin": place.begin,
-            "ahead": place.ahead,
-            "ahead_of_hand": place.ahead_of_hand,
-            "sampler": place.sampler_state,
-            "digest": place.digest,
-            "digest_before": place.digest_before,
+            "epoch": position.epoch,
+            "num_batches": position.num_batches,
+            "begin": position.begin,
+            "ahead": position.ahead,
+            "ahead_of_hand": position.ahead_of_hand,
+            "sampler": position.sampler_state,
+            "digest": position.digest,
+            "digest_before": position.digest_before,
         }
-        start = Start(place.epoch, begin=place.begin, has_workers=place.has_workers, own=own)
-        if counts_handed_out or self._loops.is_open(place):
-            start.num_batches = place.num_batches - (not is_used)
-            start.num_left_out = place.num_left_out
+        start = Start(
+            position.epoch, begin=position.begin, has_workers=position.has_workers, own=own
+        )
+        if counts_handed_out or self._loops.is_open(position):
+            start.num_batches = position.num_batches - (not is_used)
+            start.num_left_out = position.num_left_out
         else:
             start.left = {
                 "generators": self._states_of_own(),
@@ -505,27 +507,27 @@ class PlacedLoader(DataLoader):
             self._make_workers()
         return None
 
-    def _begin_loop(self) -> tuple[Place, int]:
+    def _begin_loop(self) -> tuple[LoopPosition, int]:
         """The position of a new loop, and how many batches it must skip to get there."""
         num_before = self._num_before
         start = self._take_restored()
         if start is None:
             begin = {**_generators.take(), **self._states_of_own()}
-            place = Place(self.iteration, num_before, begin)
-            place.has_workers = self._iterator is not None
-            place.sampler_state = self._sampler_state()
+            position = LoopPosition(self.iteration, num_before, begin)
+            position.has_workers = self._iterator is not None
+            position.sampler_state = self._sampler_state()
         else:
-            place = start.place_at(max(num_before, start.num_to_pass))
-            self._load_sampler_state(place.sampler_state)
-            if place.has_workers and self._iterator is None:
+            position = start.position_at(max(num_before, start.num_to_pass))
+            self._load_sampler_state(position.sampler_state)
+            if position.has_workers and self._iterator is None:
                 self._make_workers()
-            place.lends = [kind for kind in _generators.KINDS if kind in place.begin]
+            position.borrows = [kind for kind in _generators.KINDS if kind in position.begin]
             # An epoch that had not started uses the current generators.
-            place.begin = {**_generators.take(), **place.begin}
+            position.begin = {**_generators.take(), **position.begin}
         if (shard := self._shard_of_batches) is not None:
-            shard.num_left_out = place.num_left_out
-        self._loops.begin(place)
-        return place, place.num_batches - num_before
+            shard.num_left_out = position.num_left_out
+        self._loops.begin(position)
+        return position, position.num_batches - num_before
 
     def _make_workers(self) -> None:
         """Creates the persistent workers that a run had when it was saved. Creating them draws a
@@ -534,7 +536,7 @@ class PlacedLoader(DataLoader):
         if self._recorded is not None:
             self._recorded.held_back = True
         try:
-            with _generators.lent(_generators.take()):
+            with _generators.borrowed(_generators.take()):
                 self._iterator = self._get_iterator()
         finally:
             if self._recorded is not None:
@@ -542,30 +544,30 @@ class PlacedLoader(DataLoader):
             for name, generator in self._own_generators().items():
                 generator.set_state(own[name])
 
-    def _check_replay(self, place: Place, digest: int | None) -> None:
+    def _check_replay(self, position: LoopPosition, digest: int | None) -> None:
         """Checks that the sampler has produced the same batches for the completed part of the
         epoch."""
-        if self._num_before == 0 and place.is_restored and place.digest not in (None, digest):
+        if self._num_before == 0 and position.is_restored and position.digest not in (None, digest):
             self._warn_of_order()
 
-    def _hand_out(self, place: Place, is_last: bool, digest: int | None = None) -> None:
+    def _hand_out(self, position: LoopPosition, is_last: bool, digest: int | None = None) -> None:
         """Records that the loop receives its next batch."""
-        place.hand_out(is_last, digest, self._total_backwards)
-        if place.expected is not None and place.expected[0] == place.num_batches:
-            if self._num_before == 0 and None not in (digest, place.expected[1]):
-                if digest != place.expected[1]:
+        position.hand_out(is_last, digest, self._total_backwards)
+        if position.expected is not None and position.expected[0] == position.num_batches:
+            if self._num_before == 0 and None not in (digest, position.expected[1]):
+                if digest != position.expected[1]:
                     self._warn_of_order()
-            place.expected = None
+            position.expected = None
 
-    def _take_back(self, place: Place) -> None:
+    def _take_back(self, position: LoopPosition) -> None:
         """Called when the loop requests its next batch."""
-        place.backwards_at_hand = None
+        position.backwards_at_hand = None
         start = self._restored
-        if start is not None and not start.resumes and not self._loops.is_open(place):
+        if start is not None and not start.resumes and not self._loops.is_open(position):
             # State was loaded inside the loop, which continues its own epoch.
-            self.set_epoch(place.epoch)
+            self.set_epoch(position.epoch)
             self._restored = None
-            self._loops.begin(place)
+            self._loops.begin(position)
 
     def _warn_of_order(self) -> None:
         _debug.warn(
@@ -577,37 +579,37 @@ class PlacedLoader(DataLoader):
         )
 
     @contextmanager
-    def _as_begun(self, place: Place) -> Iterator[None]:
+    def _as_begun(self, position: LoopPosition) -> Iterator[None]:
         """Inside the block, the order is drawn. A resumed loop uses the generators from the start
         of the original loop; the loader's own generators continue from there."""
-        if not place.is_restored:
+        if not position.is_restored:
             yield
             return
         sampler = self.get_sampler()
         own = getattr(sampler, "generator", None)
-        if "sampler" in place.begin and own is None and hasattr(sampler, "generator"):
+        if "sampler" in position.begin and own is None and hasattr(sampler, "generator"):
             # Several processes draw it, so they need a common generator.
             sampler.generator = own = torch.Generator()
-        elif "sampler" not in place.begin and own is not None and "torch" in place.lends:
+        elif "sampler" not in position.begin and own is not None and "torch" in position.borrows:
             # A single process drew it, and its sampler had no generator.
             sampler.generator = None
         for name, generator in self._own_generators().items():
-            if name in place.begin:
-                generator.set_state(place.begin[name])
+            if name in position.begin:
+                generator.set_state(position.begin[name])
         try:
-            with _generators.lent({kind: place.begin[kind] for kind in place.lends}):
+            with _generators.borrowed({kind: position.begin[kind] for kind in position.borrows}):
                 yield
         finally:
             if own is not None:
                 sampler.generator = own
 
-    def _end_loop(self, place: Place) -> None:
+    def _end_loop(self, position: LoopPosition) -> None:
         if self._restored is None:  # Else the next loop resumes from there.
             self.iteration += 1
-        self._loops.end(place)
+        self._loops.end(position)
 
-    def _leave_loop(self, place: Place | None) -> None:
+    def _leave_loop(self, position: LoopPosition | None) -> None:
         """Does nothing for a completed loop."""
-        if place is not None:
-            place.is_left_unused = not place.is_used(self._total_backwards)
-            self._loops.leave(place)
+        if position is not None:
+            position.is_left_unused = not position.is_used(self._total_backwards)
+            self._loops.leave(position)

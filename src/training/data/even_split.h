@@ -14,6 +14,6 @@ namespace accelerate {
 /// divisible, the first ranks get one more. With `apply_padding`, the last
 /// element is repeated so that all parts have the same size.
 ACCELERATE_INTERNAL std::vector<int64_t>
-even_part(int64_t size, ShardOptions shard, bool apply_padding);
+even_split(int64_t size, ShardOptions shard, bool apply_padding);
 
 } // namespace accelerate

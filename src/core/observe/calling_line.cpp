@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/observe/calling_place.h"
+#include "core/observe/calling_line.h"
 
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 
 namespace accelerate {
 
-std::string calling_place() {
+std::string calling_line() {
   Stack stack;
   if (auto script = script_stack()) {
     stack = std::move(script->stack);

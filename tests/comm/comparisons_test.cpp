@@ -16,24 +16,24 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using ::testing::ThrowsMessage;
 
-TEST(DeferredMeetings, ReplaysMatchRanksThatRunTheStep) {
+TEST(DeferredComparisons, ReplaysMatchRanksThatRunTheStep) {
   run_ranks(2, [](ProcessGroup group) {
     const auto run_step = [&] {
       agree_on_text(group, "forward", "");
       announce(group, "backward");
-      settle(group);
+      finish_comparison(group);
     };
     if (group.rank() == 0) {
-      std::vector<std::string> meetings;
+      std::vector<std::string> comparisons;
       {
-        DeferredMeetings deferred(group);
+        DeferredComparisons deferred(group);
         run_step(); // does not communicate
-        meetings = deferred.take();
+        comparisons = deferred.take();
       }
-      EXPECT_THAT(meetings, ElementsAre("forward", "backward"));
-      hold_meetings(group, meetings);
+      EXPECT_THAT(comparisons, ElementsAre("forward", "backward"));
+      repeat_comparisons(group, comparisons);
       run_step();
-      hold_meetings(group, meetings);
+      repeat_comparisons(group, comparisons);
     } else {
       run_step();
       run_step();
@@ -43,12 +43,12 @@ TEST(DeferredMeetings, ReplaysMatchRanksThatRunTheStep) {
   });
 }
 
-TEST(DeferredMeetings, NameARankThatCallsAnotherOperation) {
+TEST(DeferredComparisons, NameARankThatCallsAnotherOperation) {
   run_ranks(2, [](ProcessGroup group) {
     EXPECT_THAT(
         [&] {
           if (group.rank() == 0) {
-            hold_meetings(group, {"backward"});
+            repeat_comparisons(group, {"backward"});
           } else {
             agree_on_text(group, "forward", "");
           }
@@ -57,9 +57,9 @@ TEST(DeferredMeetings, NameARankThatCallsAnotherOperation) {
   });
 }
 
-TEST(DeferredMeetings, CannotCompareValues) {
+TEST(DeferredComparisons, CannotCompareValues) {
   run_ranks(2, [](ProcessGroup group) {
-    const DeferredMeetings deferred(group);
+    const DeferredComparisons deferred(group);
     EXPECT_THAT(
         [&] { all_gather(group, torch::ones(1)); },
         ThrowsMessage<UsageError>(StartsWith("[capture] gather")));

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "training/data/even_part.h"
+#include "training/data/even_split.h"
 
 #include <algorithm>
 
 namespace accelerate {
 
 std::vector<int64_t>
-even_part(int64_t size, ShardOptions shard, bool apply_padding) {
+even_split(int64_t size, ShardOptions shard, bool apply_padding) {
   const int64_t rank = shard.rank;
   const int64_t share = size / shard.world_size;
   const int64_t extra = size % shard.world_size;
