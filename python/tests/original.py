@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+# The programs that tests run.
+PROGRAMS = Path(__file__).resolve().parent / "programs"
 
 
 def originals_python() -> str:
@@ -21,11 +23,12 @@ def originals_python() -> str:
     return str(python)
 
 
-def run_python(code: str, *, python: str = sys.executable, path: str = "") -> str:
-    """The output of the code, with `path` as PYTHONPATH; fails the test if the code fails."""
+def run_python(*words: str | Path, python: str = sys.executable, path: str = "") -> str:
+    """The output of Python with these words, with `path` as PYTHONPATH; fails the test if Python
+    fails."""
     environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
     result = subprocess.run(
-        [python, "-P", "-c", code], env=environment, text=True, capture_output=True, timeout=300
+        [python, "-P", *words], env=environment, text=True, capture_output=True, timeout=300
     )
     assert result.returncode == 0, result.stderr
     return result.stdout

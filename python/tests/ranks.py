@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts a script as several processes."""
+"""Starts a program as several processes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 from contextlib import suppress
 from pathlib import Path
 
-from original import originals_python
+from original import PROGRAMS, originals_python
 
 TIMEOUT_SECONDS = 180
 LAUNCH = ["accelerate", "launch", "--cpu", "--num_processes", "2"]
@@ -29,30 +28,36 @@ PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", 
 SERVER = Path(__file__).with_name("rank_server.py")
 # The first step of an optimizer imports it, which takes most of the time of a script.
 SLOW_MODULE = "torch._dynamo"
-# Called by a script to return a result.
-_ANSWER = """
-import json, os
-def answer(value):
-    with open("answer" + os.environ.get("RANK", "0"), "w") as file:
-        json.dump(value, file)
-"""
+# Programs can import these modules.
+SHARED = PROGRAMS / "shared"
+
+
+def variables_of_a_run(**variables: str) -> dict[str, str]:
+    """The environment of a run, with these variables."""
+    environment = {name: value for name, value in os.environ.items() if name not in PLACE}
+    environment |= {"HF_HUB_OFFLINE": "1"} | variables
+    path = [str(SHARED), environment.get("PYTHONPATH", "")]
+    return environment | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
 
 
 def run(
-    starter: list[str], folder: Path, script: str, *arguments: str, **variables: str
+    starter: list[str], folder: Path, program: str, *arguments: str, **variables: str
 ) -> subprocess.CompletedProcess:
-    """Runs `script` in `folder` with `starter` and waits for the end."""
-    path = folder / "script.py"
-    path.write_text(textwrap.dedent(script))
-    environment = {name: value for name, value in os.environ.items() if name not in PLACE}
+    """Runs a program of `PROGRAMS` in `folder` with `starter` and waits for the end."""
     return subprocess.run(
-        [*starter, str(path), *arguments],
+        [*starter, str(PROGRAMS / program), *arguments],
         cwd=folder,
-        env={**environment, **variables},
+        env=variables_of_a_run(**variables),
         capture_output=True,
         text=True,
         timeout=TIMEOUT_SECONDS,
     )
+
+
+def line_of(program: str, text: str) -> int:
+    """The number of the last line of a program that has this text."""
+    lines = (PROGRAMS / program).read_text().splitlines()
+    return max(number for number, line in enumerate(lines, 1) if line.strip() == text)
 
 
 def check(result: subprocess.CompletedProcess) -> str:
@@ -61,8 +66,8 @@ def check(result: subprocess.CompletedProcess) -> str:
     return result.stdout
 
 
-def _answers(folder: Path) -> list:
-    return [json.loads((folder / f"answer{rank}").read_text()) for rank in range(2)]
+def _answers(folder: Path, num_ranks: int) -> list:
+    return [json.loads((folder / f"answer{rank}").read_text()) for rank in range(num_ranks)]
 
 
 class RankServer:
@@ -70,10 +75,9 @@ class RankServer:
     tests of a file run."""
 
     def __init__(self, python: str, modules: list[str], **variables: str) -> None:
-        environment = {name: value for name, value in os.environ.items() if name not in PLACE}
         self._process = subprocess.Popen(
             [python, str(SERVER), SLOW_MODULE, *modules],
-            env={**environment, **variables},
+            env=variables_of_a_run(**variables),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -101,19 +105,18 @@ class RankServer:
         done = json.loads(answer)
         return done["codes"], done["output"]
 
-    def run(self, script: str, folder: Path, *arguments: str, num_ranks: int = 2) -> str:
+    def run(self, program: str, folder: Path, *arguments: str, num_ranks: int = 2) -> str:
         """The output of the ranks, which must succeed."""
-        path = folder / "script.py"
-        path.write_text(textwrap.dedent(script))
+        path = PROGRAMS / program
         codes, output = self.start(path, folder, *arguments, num_ranks=num_ranks)
         assert not any(codes), f"{output}\nexit codes {codes}"
         return output
 
-    def answers(self, script: str, folder: Path) -> list:
-        """What each of two ranks passed to `answer`."""
+    def answers(self, program: str, folder: Path, *arguments: str, num_ranks: int = 2) -> list:
+        """What each rank passed to `answer`."""
         folder.mkdir()
-        self.run(_ANSWER + textwrap.dedent(script), folder)
-        return _answers(folder)
+        self.run(program, folder, *arguments, num_ranks=num_ranks)
+        return _answers(folder, num_ranks)
 
     def _end(self) -> None:
         with suppress(ProcessLookupError):
@@ -129,35 +132,32 @@ def _ours() -> RankServer:
 @functools.cache
 def _originals() -> RankServer:
     python = originals_python()
-    return RankServer(python, ["accelerate"], ACCELERATE_USE_CPU="true", PYTHONPATH="")
+    modules = ["accelerate", "original_package"]
+    return RankServer(python, modules, ACCELERATE_USE_CPU="true", PYTHONPATH="")
 
 
-def run_ours(code: str, folder: Path) -> list:
-    """What each of two processes passed to `answer`."""
-    return _ours().answers(code, folder / "ours")
+def run_ours(program: str, folder: Path, *arguments: str, num_ranks: int = 2) -> list:
+    """What each process that runs this program of `PROGRAMS` passed to `answer`."""
+    return _ours().answers(program, folder / "ours", *arguments, num_ranks=num_ranks)
 
 
-def fork_ours(code: str, folder: Path, *arguments: str, num_ranks: int = 2) -> str:
-    """The output of the processes that run a script in `folder`; a single one has no launcher."""
-    return _ours().run(code, folder, *arguments, num_ranks=num_ranks)
+def fork_ours(program: str, folder: Path, *arguments: str, num_ranks: int = 2) -> str:
+    """The output of the processes that run a program in `folder`; a single one has no launcher."""
+    return _ours().run(program, folder, *arguments, num_ranks=num_ranks)
 
 
-def launch_ours(code: str, folder: Path) -> list:
+def launch_ours(program: str, folder: Path, *arguments: str) -> list:
     """As above with the launcher, which restarts them on request."""
     (folder / "ours").mkdir()
-    check(run(LAUNCH, folder / "ours", _ANSWER + textwrap.dedent(code)))
-    return _answers(folder / "ours")
+    check(run(LAUNCH, folder / "ours", program, *arguments))
+    return _answers(folder / "ours", 2)
 
 
-_IS_ORIGINAL = "import accelerate\nassert '+' not in accelerate.__version__\n"
-
-
-def run_original(code: str, folder: Path) -> list:
+def run_original(program: str, folder: Path, *arguments: str) -> list:
     """`run_ours` with the original; skips the test if it is not installed."""
-    return _originals().answers(_IS_ORIGINAL + textwrap.dedent(code), folder / "original")
+    return _originals().answers(program, folder / "original", *arguments)
 
 
-def fork_original(code: str, folder: Path, *arguments: str, num_ranks: int = 2) -> str:
+def fork_original(program: str, folder: Path, *arguments: str, num_ranks: int = 2) -> str:
     """`fork_ours` with the original."""
-    code = _IS_ORIGINAL + textwrap.dedent(code)
-    return _originals().run(code, folder, *arguments, num_ranks=num_ranks)
+    return _originals().run(program, folder, *arguments, num_ranks=num_ranks)

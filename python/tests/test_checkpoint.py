@@ -559,125 +559,30 @@ def test_a_file_that_does_not_fit_is_named_and_leaves_nothing(tmp_path, monkeypa
 
 # --- several processes --------------------------------------------------------------------------
 
-ALONE = """
-import torch
-from accelerate import Accelerator
-accelerator = Accelerator(cpu=True)
-model = torch.nn.Linear(3, 2)
-model, optimizer, loader = accelerator.prepare(
-    model, torch.optim.AdamW(model.parameters()),
-    torch.utils.data.DataLoader(torch.randn(24, 3), 2, shuffle=True))
-"""
 
-
-@pytest.mark.parametrize("how", ["", "asynchronous=True", "layout='accelerate'"])
+@pytest.mark.parametrize(
+    "how", [{}, {"asynchronous": True}, {"layout": "accelerate"}], ids=json.dumps
+)
 def test_what_all_save_in_the_place_of_another_is_complete_before_one_loads_it(tmp_path, how):
-    script = ALONE + f"""
-import time
-def be_late(models, weights, folder):
-    if accelerator.is_main_process:
-        time.sleep(0.3)
-def fill(value):
-    with torch.no_grad():
-        model.weight.fill_(value)
-fill(1)
-accelerator.save_state("state", {how})
-accelerator.wait_for_save()
-accelerator.wait_for_everyone()
-accelerator.register_save_state_pre_hook(be_late)
-fill(2)
-accelerator.save_state("state", {how})
-fill(3)
-accelerator.load_state("state")
-assert torch.equal(model.weight, torch.full((2, 3), 2.0)), model.weight
-print("equal", accelerator.process_index)
-"""
-    out = ranks.fork_ours(script, tmp_path)
+    out = ranks.fork_ours("checkpoints/replace_another.py", tmp_path, json.dumps(how))
     assert "equal 0" in out and "equal 1" in out
 
 
 @pytest.mark.parametrize("layout", [None, "accelerate"])
 @pytest.mark.parametrize("num_ranks", [1, 2])
 def test_a_rollback_drops_gradients_that_were_not_stepped(tmp_path, layout, num_ranks):
-    script = f"""
-import torch, warnings
-from accelerate import Accelerator
-warnings.simplefilter("ignore")
-accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
-temperature = torch.nn.Parameter(torch.zeros(()))
-model = torch.nn.Linear(1, 1, bias=False)
-model, optimizer = accelerator.prepare(
-    model, torch.optim.SGD([*model.parameters(), temperature], lr=1.0))
-
-def micro_batch(x):
-    with accelerator.accumulate(model):
-        accelerator.backward((model(torch.full((1, 1), x)) + x * temperature).sum())
-        return [p.grad.item() for p in (model.weight, temperature)]
-
-# On the main process alone: another has no part of its own.
-if accelerator.is_main_process:
-    accelerator.save_state("state", layout={layout!r})
-for num_done in (1, 2):
-    for _ in range(num_done):
-        micro_batch(1024.0)
-    accelerator.load_state("state")
-    assert model.weight.grad is None and temperature.grad is None
-    micro_batch(1.0)
-    assert micro_batch(1.0) == [1.0, 1.0]
-    optimizer.step()
-    optimizer.zero_grad()
-print("equal", accelerator.process_index)
-"""
-    out = ranks.fork_ours(script, tmp_path, num_ranks=num_ranks)
+    script = "checkpoints/rollback.py"
+    out = ranks.fork_ours(script, tmp_path, layout or "", num_ranks=num_ranks)
     assert all(f"equal {rank}" in out for rank in range(num_ranks))
 
 
 def test_the_main_process_saves_alone_and_waits_for_nobody(tmp_path):
-    script = ALONE + """
-import os
-accelerator.register_save_state_pre_hook(lambda m, w, folder: None)
-for number, batch in enumerate(loader):
-    accelerator.backward(model(batch).square().mean())
-    optimizer.step()
-    optimizer.zero_grad()
-    if accelerator.is_main_process and number == 2:
-        accelerator.save_state("alone")
-        # Rank 1 is in the next step's collective by now, or will be: nobody waits in between.
-    if number == 4:
-        accelerator.save_state("together")
-print("done", accelerator.process_index)
-"""
-    out = ranks.fork_ours(script, tmp_path)
+    out = ranks.fork_ours("checkpoints/main_process_saves_alone.py", tmp_path)
     assert "done 0" in out and "done 1" in out
-    script = ALONE + """
-import warnings
-for name, num_left in (("together", 1), ("alone", 3)):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        accelerator.load_state(name, restore_loaders=True)
-    said = [str(w.message) for w in caught if "[load_state]" in str(w.message)]
-    missing = name == "alone" and accelerator.process_index == 1
-    assert len(said) == missing, said
-    assert all("has no data from rank 1" in line for line in said), said
-    # Steps: the second time an engine loads that has begun.
-    batches = list(loader)
-    assert len(batches) == num_left, name
-    for batch in batches:
-        accelerator.backward(model(batch).square().mean())
-        optimizer.step()
-        optimizer.zero_grad()
-weights = accelerator.gather(model.weight.detach().reshape(1, -1))
-assert torch.equal(weights[0], weights[1])
-print("equal", accelerator.process_index)
-"""
-    out = ranks.fork_ours(script, tmp_path)
+    out = ranks.fork_ours("checkpoints/load_what_one_saved_alone.py", tmp_path)
     assert "equal 0" in out and "equal 1" in out
     # One process resumes from what two have saved: after 3 rounds of 2 batches.
-    script = ALONE + """
-accelerator.load_state("alone", restore_loaders=True)
-print("left", len(list(loader)))
-"""
-    assert "left 6" in ranks.fork_ours(script, tmp_path, num_ranks=1)
+    assert "left 6" in ranks.fork_ours("checkpoints/load_on_one_process.py", tmp_path, num_ranks=1)
 
 
 # --- schedulers that were not prepared ------------------------------------------------------------
@@ -766,91 +671,19 @@ def test_a_checkpoint_or_a_run_may_lack_an_unprepared_scheduler(make):
 
 @pytest.mark.parametrize("layout", [None, "accelerate"])
 def test_the_main_process_saves_alone_with_automatic_names(tmp_path, layout):
-    script = ALONE + f"""
-accelerator.project_configuration.set_directories("run")
-accelerator.project_configuration.automatic_checkpoint_naming = True
-for number, batch in enumerate(loader):
-    accelerator.backward(model(batch).square().mean())
-    optimizer.step()
-    optimizer.zero_grad()
-    if accelerator.is_main_process and number == 2:
-        assert accelerator.save_state(layout={layout!r}).name == "checkpoint_0"
-accelerator.project_configuration.iteration = 1
-assert accelerator.save_state(layout={layout!r}).name == "checkpoint_1"
-accelerator.wait_for_everyone()
-accelerator.project_configuration.iteration = 1
-try:
-    accelerator.save_state(layout={layout!r})
-except ValueError as error:
-    assert "already exists" in str(error)
-    print("refused", accelerator.process_index)
-accelerator.load_state()
-print("done", accelerator.process_index)
-"""
-    out = ranks.fork_ours(script, tmp_path)
+    out = ranks.fork_ours("checkpoints/automatic_names.py", tmp_path, layout or "")
     assert "done 0" in out and "done 1" in out and "refused 0" in out
 
 
 @pytest.mark.parametrize("limit", [None, 1])
 def test_saves_of_the_main_process_alone_move_the_numbers_of_all(tmp_path, limit):
-    script = ALONE + f"""
-import time, warnings
-from pathlib import Path
-accelerator.project_configuration.set_directories("run")
-accelerator.project_configuration.automatic_checkpoint_naming = True
-accelerator.project_configuration.total_limit = {limit}
-warnings.simplefilter("error")
-for number, batch in enumerate(loader):
-    accelerator.backward(model(batch).square().mean())
-    optimizer.step()
-    optimizer.zero_grad()
-    if number == 0 and accelerator.is_main_process:
-        accelerator.save_state()
-        accelerator.save_state()
-    if number > 0:
-        # Each of the two comes first once.
-        if accelerator.process_index == number % 2:
-            while not list(Path("run/checkpoints").glob(f".checkpoint_{{number + 1}}.*rank_1*")) \
-                    and not Path(f"run/checkpoints/checkpoint_{{number + 1}}").exists():
-                time.sleep(0.01)
-        assert accelerator.save_state().name == f"checkpoint_{{number + 1}}"
-        accelerator.wait_for_everyone()
-    if number == 2:
-        break
-accelerator.load_state()
-parts = Path("run/checkpoints/checkpoint_3").glob("rank_*.json")
-assert sorted(path.name for path in parts) == ["rank_0-at-3.json", "rank_1-at-3.json"]
-print("done", accelerator.process_index)
-"""
-    out = ranks.fork_ours(script, tmp_path)
+    script = "checkpoints/automatic_names_of_one_process.py"
+    out = ranks.fork_ours(script, tmp_path, json.dumps(limit))
     assert "done 0" in out and "done 1" in out
 
 
-DAMAGED = ALONE + """
-from accelerate.errors import DataError
-accelerator.save_state("state")
-accelerator.wait_for_everyone()
-from pathlib import Path
-path = Path("state/rank_1-at-0.safetensors")
-if accelerator.is_main_process:
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-with torch.no_grad():
-    model.weight.fill_(7)
-accelerator.wait_for_everyone()
-"""
-
-
 def test_all_processes_refuse_what_is_damaged_for_one(tmp_path):
-    script = DAMAGED + """
-try:
-    accelerator.load_state("state")
-except DataError as error:
-    print("refused", accelerator.process_index, error)
-assert torch.equal(model.weight, torch.full((2, 3), 7.0))
-accelerator.wait_for_everyone()
-"""
+    script = "checkpoints/load_damaged.py"
     lines = [line for line in ranks.fork_ours(script, tmp_path).splitlines() if "refused" in line]
     reason = r"\[load_state\] rank 1 failed: .*rank_1-at-0.safetensors' is damaged"
     for rank in (0, 1):
@@ -859,61 +692,10 @@ accelerator.wait_for_everyone()
 
 def test_all_processes_fail_where_a_pickle_of_one_does(tmp_path):
     """What Python itself reads is also agreed on, even in the original's layout."""
-    script = ALONE + """
-for layout in (None, "accelerate"):
-    name = f"state_{layout}"
-    accelerator.save_state(name, layout=layout)
-    accelerator.wait_for_everyone()
-    with torch.no_grad():
-        model.weight.fill_(7)
-    def spoil(models, folder):
-        if accelerator.process_index == 1:
-            raise KeyError("mine")
-    hook = accelerator.register_load_state_pre_hook(spoil)
-    try:
-        accelerator.load_state(name)
-    except Exception as error:
-        print("failed", accelerator.process_index, type(error).__name__, error)
-    hook.remove()
-    assert torch.equal(model.weight, torch.full((2, 3), 7.0))
-    accelerator.load_state(name)
-    assert not torch.equal(model.weight, torch.full((2, 3), 7.0))
-"""
-    out = ranks.fork_ours(script, tmp_path)
+    out = ranks.fork_ours("checkpoints/hook_fails_on_one.py", tmp_path)
     assert out.count("failed 1 KeyError 'mine'") == 2, out
     others = "failed 0 AccelerateError [load_state] rank 1 failed: KeyError: 'mine'"
     assert out.count(others) == 2, out
-
-
-KILLED = ALONE + """
-import os, signal, sys, time
-from pathlib import Path
-is_armed = False
-def die(where):
-    if is_armed and accelerator.process_index == 1 and sys.argv[1] == where:
-        while not Path("run/checkpoints/checkpoint_1/checkpoint.json").exists():
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGKILL)
-class Victim:
-    def state_dict(self):
-        die("state_dict")
-        return {"x": 1}
-    def load_state_dict(self, state):
-        pass
-accelerator.register_for_checkpointing(Victim())
-accelerator.register_save_state_pre_hook(lambda models, weights, folder: die("hook"))
-accelerator.save_state("run/checkpoints/checkpoint_0")
-accelerator.wait_for_everyone()
-is_armed = True
-die("before")
-if sys.argv[1] == "late" and accelerator.process_index == 1:
-    while not Path("run/checkpoints/checkpoint_1/checkpoint.json").exists():
-        time.sleep(0.01)
-    sys.argv[1] = "state_dict"
-accelerator.save_state("run/checkpoints/checkpoint_1")
-die("after")
-accelerator.wait_for_everyone()
-"""
 
 
 @pytest.mark.parametrize(
@@ -922,7 +704,7 @@ accelerator.wait_for_everyone()
 def test_a_process_that_is_killed_while_it_saves_leaves_the_checkpoint_before(
     make, tmp_path, where, loaded
 ):
-    result = ranks.run(ranks.LAUNCH, tmp_path, KILLED, where)
+    result = ranks.run(ranks.LAUNCH, tmp_path, "checkpoints/killed_while_saving.py", where)
     assert result.returncode != 0
     assert (tmp_path / "run/checkpoints/checkpoint_1/checkpoint.json").exists(), result.stderr
     accelerator, *_ = make(project_dir="run")

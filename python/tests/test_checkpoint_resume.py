@@ -12,82 +12,7 @@ import tiers
 
 # 3 epochs of 10 batches over all processes. An uninterrupted run saves after the given steps;
 # others resume from one of these.
-TRAIN = """
-import hashlib, json, random, sys
-import numpy, torch
-from accelerate import Accelerator
-from accelerate.utils import set_seed
-from torch.utils.data import DataLoader, Dataset
-
-told = json.loads(sys.argv[1])
-begin = told.get("resume", 0)
-set_seed(99 if begin else 7, device_specific=True)
-
-
-class Data(Dataset):
-    def __len__(self):
-        return 30
-
-    def __getitem__(self, index):
-        x = torch.arange(4) * 0.1 + index * 0.05
-        if told["workers"] == 0:  # workers have generators of their own
-            x = x + 0.1 * torch.rand(4) + 0.1 * random.random() + 0.1 * float(numpy.random.rand())
-        return x, x.sum()
-
-
-accelerator = Accelerator(
-    cpu=True, mixed_precision=told["precision"], gradient_accumulation_steps=2
-)
-model = torch.nn.Sequential(
-    torch.nn.Linear(4, 16), torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.3), torch.nn.Linear(16, 1)
-)
-optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
-scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=100)
-loader = DataLoader(Data(), batch_size=3, shuffle=True, num_workers=told["workers"])
-model, optimizer, scheduler, loader = accelerator.prepare(model, optimizer, scheduler, loader)
-if begin:
-    restores = None if told["skip"] else True
-    accelerator.load_state(f"{told['folder']}/step_{begin}", restore_loaders=restores)
-losses = []
-num_steps = begin
-for epoch in range(begin // len(loader), 3):
-    batches = loader
-    if told["skip"] and epoch == begin // len(loader):
-        batches = accelerator.skip_first_batches(loader, begin % len(loader))
-    for x, y in batches:
-        with accelerator.accumulate(model):
-            loss = (model(x).squeeze(1) - y).square().mean()
-            accelerator.backward(loss)
-            optimizer.step()
-            scheduler.step()
-            optimizer.zero_grad()
-        losses.append(loss.item().hex())
-        num_steps += 1
-        if num_steps in told.get("save", []):
-            accelerator.save_state(
-                f"{told['folder']}/step_{num_steps}", asynchronous=told["asynchronous"]
-            )
-# A forked rank ends without what a process does at its end.
-accelerator.wait_for_save()
-
-
-def digest(value):
-    sum = hashlib.sha256()
-    for tensor in value:
-        sum.update(tensor.detach().double().numpy().tobytes())
-    return sum.hexdigest()
-
-
-state = optimizer.state_dict()["state"]
-print("\\nANSWER", json.dumps({
-    "rank": accelerator.process_index,
-    "losses": losses,
-    "weights": digest(model.state_dict().values()),
-    "optimizer": digest(state[i][key] for i in sorted(state) for key in sorted(state[i])),
-    "lr": scheduler.get_last_lr(),
-    "next": [torch.rand(1).item(), random.random(), float(numpy.random.rand())],
-}))
-"""
+TRAIN = "checkpoints/train_and_resume.py"
 
 
 def _train(folder: Path, num_processes: int, **told) -> list[dict]:
@@ -131,41 +56,13 @@ def test_a_resumed_run_equals_one_that_was_not_stopped(
             assert answer == expected, f"resumed after step {step}"
 
 
-# One epoch, saved by two processes after two rounds of six samples; or its rest.
-EPOCH = """
-import json, sys
-import torch
-from accelerate import Accelerator, DataLoaderConfiguration
-from accelerate.utils import set_seed
-from torch.utils.data import DataLoader, TensorDataset
-
-told = json.loads(sys.argv[1])
-set_seed(8 if told["resume"] else 5)
-accelerator = Accelerator(
-    cpu=True,
-    dataloader_config=DataLoaderConfiguration(use_seedable_sampler=told["seedable"]),
-)
-loader = DataLoader(TensorDataset(torch.arange(30)), batch_size=3, shuffle=True)
-loader = accelerator.prepare(loader)
-if told["resume"]:
-    accelerator.load_state("begun", restore_loaders=True)
-seen = []
-for number, (samples,) in enumerate(loader):
-    if not told["resume"] and number == 2:
-        accelerator.save_state("begun")  # Before the third batch is used.
-        break
-    seen += samples.tolist()
-print("\\nSEEN", json.dumps(seen))
-"""
-
-
 @pytest.mark.parametrize("seedable", [False, True])
 def test_another_number_of_processes_sees_each_sample_once(tmp_path, seedable):
     seen = []
     # Three processes resume in the middle of one of their rounds.
     for num_processes, resume in ((2, False), (3, True)):
         told = json.dumps({"seedable": seedable, "resume": resume})
-        out = ranks.fork_ours(EPOCH, tmp_path, told, num_ranks=num_processes)
+        out = ranks.fork_ours("checkpoints/one_epoch.py", tmp_path, told, num_ranks=num_processes)
         lines = [line for line in out.splitlines() if "SEEN" in line]
         assert len(lines) == num_processes
         seen += [sample for line in lines for sample in json.loads(line.partition("SEEN ")[2])]
@@ -174,86 +71,7 @@ def test_another_number_of_processes_sees_each_sample_once(tmp_path, seedable):
 
 # The loop of the original's examples/complete_nlp_example.py, reduced to what determines batches: a
 # whole run with the checkpoints named in `names`, and one that resumes from each.
-EXAMPLE = """
-import json, os, sys
-import torch
-from accelerate import Accelerator, DataLoaderConfiguration
-from accelerate.state import AcceleratorState, GradientState
-from accelerate.utils import set_seed
-from torch.utils.data import DataLoader, TensorDataset
-
-told = json.loads(sys.argv[1])
-
-def train(resume_from_checkpoint):
-    AcceleratorState._reset_state()
-    GradientState._reset_state()
-    accelerator = Accelerator(
-        cpu=True,
-        gradient_accumulation_steps=2,
-        dataloader_config=DataLoaderConfiguration(use_seedable_sampler=told["seedable"]),
-    )
-    set_seed(42)
-    train_dataloader = DataLoader(TensorDataset(torch.arange(24)), batch_size=2, shuffle=True)
-    eval_dataloader = DataLoader(TensorDataset(torch.arange(8)), batch_size=2)
-    model = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Dropout(0.1), torch.nn.Linear(4, 1))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (step + 1))
-    model, optimizer, train_dataloader, eval_dataloader, lr_scheduler = accelerator.prepare(
-        model, optimizer, train_dataloader, eval_dataloader, lr_scheduler
-    )
-    overall_step = 0
-    starting_epoch = 0
-    resume_step = None
-    if resume_from_checkpoint:
-        accelerator.load_state(resume_from_checkpoint)
-        training_difference = os.path.splitext(os.path.basename(resume_from_checkpoint))[0]
-        if "epoch" in training_difference:
-            starting_epoch = int(training_difference.replace("epoch_", "")) + 1
-        else:
-            resume_step = int(training_difference.replace("step_", ""))
-            starting_epoch = resume_step // len(train_dataloader)
-            resume_step -= starting_epoch * len(train_dataloader)
-    seen = []
-
-    def save(name):
-        if not resume_from_checkpoint and name in told["names"]:
-            accelerator.save_state(name)
-
-    for epoch in range(starting_epoch, 2):
-        model.train()
-        active_dataloader = train_dataloader
-        num_passed = 0
-        if resume_step is not None and epoch == starting_epoch:
-            if told["way"] == "skip_first_batches":
-                active_dataloader = accelerator.skip_first_batches(train_dataloader, resume_step)
-                overall_step += resume_step
-            else:
-                num_passed = resume_step
-        for step, (batch,) in enumerate(active_dataloader):
-            if step < num_passed:
-                overall_step += 1
-                continue
-            with accelerator.accumulate(model):
-                loss = model(batch[:, None] / 24.0).square().mean()
-                accelerator.backward(loss)
-                optimizer.step()
-                lr_scheduler.step()
-                optimizer.zero_grad()
-            seen.append(batch.tolist())
-            overall_step += 1
-            save(f"step_{overall_step}")
-        model.eval()
-        for (batch,) in eval_dataloader:
-            accelerator.gather_for_metrics(model(batch[:, None] / 24.0))
-            if not resume_from_checkpoint:
-                break
-        save(f"epoch_{epoch}")
-    accelerator.wait_for_everyone()
-    return seen
-
-answers = [train(name) for name in (None, *told["names"])]
-print("\\nSEEN", json.dumps({"rank": int(os.environ.get("RANK", 0)), "answers": answers}))
-"""
+EXAMPLE = "checkpoints/originals_example.py"
 
 
 def _example(fork, folder: Path, num_processes: int, **told) -> tuple[list, dict[str, list]]:

@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 
@@ -27,19 +26,11 @@ from accelerate.utils.launch import (
     env_var_path_add,
     prepare_simple_launcher_cmd_env,
 )
-from original import ROOT, originals_python, run_python
-
-PRINT = """
-import os, sys
-print("of", os.environ["RANK"], sys.prefix, *sys.argv[1:], flush=True)
-"""
-
+from original import PROGRAMS, ROOT, originals_python, run_python
 
 @pytest.fixture
-def script(tmp_path: Path) -> Path:
-    path = tmp_path / "train.py"
-    path.write_text(PRINT)
-    return path
+def script() -> Path:
+    return PROGRAMS / "commands/print_words.py"
 
 
 def python_m(module: str, *words: str, **settings: object) -> subprocess.CompletedProcess[str]:
@@ -79,7 +70,7 @@ def test_values_are_those_of_the_original_where_it_has_the_flag() -> None:
         "from accelerate.commands.launch import launch_command_parser as p; import json\n"
         f"print(json.dumps(vars(p().parse_args({words.split()!r})), default=sorted))"
     )
-    theirs = json.loads(run_python(code, python=originals_python()))
+    theirs = json.loads(run_python("-c", code, python=originals_python()))
     for name in ("cpu", "multi_gpu", "num_processes", "num_machines", "main_process_ip", "module"):
         assert getattr(ours, name) == theirs[name], name
     assert ours.training_script == theirs["training_script"] == "pkg.train"
@@ -152,20 +143,9 @@ def test_subparsers_get_the_command_with_its_function() -> None:
 
 
 def test_the_parser_class_is_the_originals() -> None:
-    code = """
-import json
-from accelerate.commands.utils import CustomArgumentParser
-parser = CustomArgumentParser("x")
-parser.add_argument("--one_two", type=int)
-group = parser.add_argument_group("more")
-group.add_argument("--three_four", action="store_true")
-group.add_argument("--five", default=5)
-found = [vars(parser.parse_args(words)) for words in
-         ([], ["--one-two", "1", "--three-four"], ["--one_two=2", "--three_four", "--five", "a"])]
-print(json.dumps(found, default=sorted))
-"""
-    theirs = run_python(code, python=originals_python())
-    assert run_python(code, path=os.environ["PYTHONPATH"]) == theirs
+    program = PROGRAMS / "commands/parser_class.py"
+    theirs = run_python(program, python=originals_python())
+    assert run_python(program, path=os.environ["PYTHONPATH"]) == theirs
 
 
 # --- launches ---------------------------------------------------------------------------------
@@ -257,18 +237,8 @@ def is_alive(pid: int) -> bool:
 
 
 def test_a_signal_to_the_calling_process_ends_the_workers(tmp_path: Path) -> None:
-    (tmp_path / "wait.py").write_text(
-        "import os, time\n"
-        "open(os.environ['RANK'] + '.part', 'w').write(str(os.getpid()))\n"
-        "os.rename(os.environ['RANK'] + '.part', os.environ['RANK'])\n"
-        "time.sleep(600)\n"
-    )
-    code = """
-    from accelerate.commands.launch import launch_command, launch_command_parser
-    words = ["--cpu", "--num_processes", "2", "--grace_seconds", "1", "wait.py"]
-    launch_command(launch_command_parser().parse_args(words))
-    """
-    caller = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], cwd=tmp_path)
+    words = [PROGRAMS / "commands/launch_and_wait.py", PROGRAMS / "commands/wait.py"]
+    caller = subprocess.Popen([sys.executable, *words], cwd=tmp_path)
     limit = time.monotonic() + 120
     while not all((tmp_path / rank).exists() for rank in "01"):
         assert caller.poll() is None and time.monotonic() < limit
@@ -316,16 +286,10 @@ GCLOUD = [
 
 def test_the_command_for_a_tpu_pod_is_the_originals(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("one\ntwo three\n")
-    code = f"""
-import os
-os.chdir({str(tmp_path)!r}); os.environ["HF_HOME"] = "nowhere"
-from accelerate.commands.tpu import tpu_command_launcher, tpu_command_parser
-for words in {GCLOUD!r}:
-    tpu_command_launcher(tpu_command_parser().parse_args([*words, "--debug"]))
-"""
-    theirs = run_python(code, python=originals_python())
+    words = (PROGRAMS / "commands/tpu_pods.py", tmp_path, json.dumps(GCLOUD))
+    theirs = run_python(*words, python=originals_python())
     assert theirs.count("gcloud") == len(GCLOUD)
-    assert run_python(code, path=os.environ["PYTHONPATH"]) == theirs
+    assert run_python(*words, path=os.environ["PYTHONPATH"]) == theirs
 
 
 def test_a_tpu_pod_is_reached_by_the_gcloud_on_the_path(tmp_path: Path, monkeypatch) -> None:
@@ -380,13 +344,9 @@ def test_to_fsdp2_converts_as_the_original_does(tmp_path: Path) -> None:
     from accelerate.commands.to_fsdp2 import load_config, to_fsdp2_command, to_fsdp2_command_parser
 
     sections = [FSDP_SECTION, {}, {"fsdp_version": 2}, {"fsdp_reshard_after_forward": "FULL_SHARD"}]
-    code = f"""
-import json
-from accelerate.commands.to_fsdp2 import convert_config_to_fsdp2
-print(json.dumps([convert_config_to_fsdp2({{"fsdp_config": one}}) for one in {sections!r}]))
-"""
-    theirs = run_python(code, python=originals_python())
-    assert json.loads(run_python(code, path=os.environ["PYTHONPATH"])) == json.loads(theirs)
+    words = (PROGRAMS / "commands/convert_to_fsdp2.py", json.dumps(sections))
+    theirs = run_python(*words, python=originals_python())
+    assert json.loads(run_python(*words, path=os.environ["PYTHONPATH"])) == json.loads(theirs)
 
     source, target = tmp_path / "one.yaml", tmp_path / "two.yaml"
     source.write_text(json.dumps({"distributed_type": "FSDP", "fsdp_config": FSDP_SECTION}))

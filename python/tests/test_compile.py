@@ -11,7 +11,7 @@ import subprocess
 import pytest
 import ranks
 import torch
-from original import originals_python, run_python
+from original import PROGRAMS, originals_python, run_python
 from tiers import cases
 
 from accelerate import Accelerator
@@ -55,128 +55,12 @@ def test_a_compiled_model_trains_as_a_plain_one(is_compiled_first):
         assert torch.equal(ours.grad, expected.grad)
 
 
-TWO = """
-import copy
-import torch
-from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs
-
-accelerator = Accelerator(
-    gradient_accumulation_steps=2,
-    kwargs_handlers=[DistributedDataParallelKwargs(bucket_cap_mb=1)],
-)
-rank = accelerator.process_index
-graphs = []
-
-
-def backend(graph, inputs):
-    graphs.append(graph)
-    return graph.forward
-
-
-def local_gradient(net, x):
-    net = copy.deepcopy(net)
-    net(x).mean().backward()
-    return torch.cat([p.grad.flatten() for p in net.parameters()])
-
-
-def gradient(net):
-    return torch.cat([p.grad.flatten() for p in net.parameters()])
-
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = torch.nn.Sequential(*[torch.nn.Linear(300, 300) for _ in range(6)])
-
-    def forward(self, x):
-        return self.layers(x)
-
-
-def check(order, is_torchs):
-    torch.manual_seed(0)
-    net = Net().layers if is_torchs else Net()
-    torch._dynamo.reset()
-    graphs.clear()
-    model = net
-    for step in order.split():
-        compiles = step == "compile"
-        model = torch.compile(model, backend=backend) if compiles else accelerator.prepare(model)
-    torch.manual_seed(rank)
-    x = torch.randn(4, 300)
-    own = local_gradient(net, x)
-    everybody = accelerator.gather(own[None]).mean(0)
-
-    with accelerator.no_sync(model):
-        accelerator.backward(2 * model(x).mean())
-    assert torch.allclose(gradient(net), own, atol=1e-6), "no_sync held nothing back"
-    net.zero_grad()
-    for number in range(2):
-        with accelerator.accumulate(model):
-            accelerator.backward(model(x).mean())
-            expected = own / 2 if number == 0 else everybody
-            # Sums in another order.
-            assert torch.allclose(gradient(net), expected, atol=1e-6), number
-    net.zero_grad()
-    accelerator.unwrap_model(model)
-    with accelerator.no_sync(model):
-        accelerator.backward(2 * model(x).mean())
-    assert torch.allclose(gradient(net), own, atol=1e-6), "after unwrap_model"
-    return len(graphs)
-
-
-# 2 MiB of parameters in buckets of 1 MiB: a graph for each.
-orders = ["compile prepare", "prepare compile"]
-if not torch.__version__.startswith("2.14"):  # It refuses a second compile.
-    orders += ["compile prepare compile", "prepare compile compile"]
-    orders += ["compile prepare compile compile"]
-answer(all(check(order, torchs) > 1 for order in orders for torchs in (True, False)))
-"""
-
-
 def test_accumulation_and_buckets_reach_compiled_models_on_two_processes(tmp_path):
-    assert ranks.run_ours(TWO, tmp_path) == [True, True]
-
-
-WHOLE = """
-import torch
-from accelerate import Accelerator
-
-accelerator = Accelerator(mixed_precision="bf16")
-
-
-class Own(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = torch.nn.Linear(4, 4)
-
-    def forward(self, x):
-        return {"out": [self.inner(x)]}
-
-
-def num_graphs(net, output_of):
-    torch._dynamo.reset()
-    graphs = []
-
-    def backend(graph, inputs):
-        graphs.append(graph)
-        return graph.forward
-
-    model = torch.compile(accelerator.prepare(net), backend=backend, fullgraph=True)
-    for _ in range(2):
-        output = output_of(model(torch.ones(2, 4)))
-        assert output.dtype == torch.float32
-        accelerator.backward(output.sum())
-    return len(graphs)
-
-
-torchs = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
-answer([num_graphs(torchs, lambda x: x), num_graphs(Own(), lambda x: x["out"][0])])
-"""
+    assert ranks.run_ours("compiled/accumulation_and_buckets.py", tmp_path) == [True, True]
 
 
 def test_on_two_processes_the_compiler_sees_the_whole_forward_and_no_frame_of_ours(tmp_path):
-    assert ranks.run_ours(WHOLE, tmp_path) == [[1, 1]] * 2
+    assert ranks.run_ours("compiled/whole_forward.py", tmp_path) == [[1, 1]] * 2
 
 
 @pytest.mark.parametrize("is_torchs", [True, False])
@@ -213,32 +97,7 @@ dynamo_config:
   dynamo_use_dynamic: false
   dynamo_use_fullgraph: true
 """
-ORIGINAL = f"""
-import json, os
-from accelerate.commands import launch
-from accelerate.utils import TorchDynamoPlugin
-from accelerate.utils.launch import prepare_simple_launcher_cmd_env
-variables = dict(os.environ)
-found = []
-for flags in {FLAGS!r}:
-    args = launch.launch_command_parser().parse_args(["--cpu", *flags, "script.py"])
-    args, _, _ = launch._validate_launch_command(args)
-    os.environ.update(prepare_simple_launcher_cmd_env(args)[1])
-    found.append(TorchDynamoPlugin().to_dict())
-    os.environ.clear()
-    os.environ.update(variables)
-print(json.dumps(found))
-"""
-LAUNCHED = """
-import json, torch
-from accelerate import Accelerator
-accelerator = Accelerator()
-model = accelerator.prepare(torch.nn.Linear(2, 1))
-plugin = accelerator.state.dynamo_plugin
-is_compiled = hasattr(model, "_orig_mod") or model._compiled_call_impl is not None
-assert is_compiled == (plugin.backend != "NO"), model
-print(json.dumps(plugin.to_dict()))
-"""
+LAUNCHED = "compiled/launched_plugin.py"
 
 
 def launch(folder, flags):
@@ -249,7 +108,8 @@ def launch(folder, flags):
 def test_the_launcher_compiles_as_the_originals(tmp_path, monkeypatch):
     (tmp_path / "named.yaml").write_text(NAMED)
     monkeypatch.chdir(tmp_path)
-    expected = json.loads(run_python(ORIGINAL, python=originals_python()).splitlines()[-1])
+    program = PROGRAMS / "compiled/originals_plugins.py"
+    expected = json.loads(run_python(program, json.dumps(FLAGS), python=originals_python()).splitlines()[-1])
     chosen = cases(list(range(len(FLAGS))), small=[2, 4])
     for number in chosen:
         assert launch(tmp_path, FLAGS[number]) == expected[number], FLAGS[number]

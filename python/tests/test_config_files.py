@@ -20,20 +20,6 @@ from ranks import fork_original, fork_ours
 
 FILES = sorted((ROOT / "tests/reference/config").glob("*.yaml"))
 
-LOAD = """
-import json, os
-os.environ["HF_HOME"] = {home!r}
-from accelerate.commands.config.config_args import load_config_from_file
-found = {{}}
-for path in {paths!r}:
-    try:
-        config = load_config_from_file(path)
-        found[path] = [type(config).__name__, config.to_dict()]
-    except ValueError:
-        found[path] = "refused"
-print(json.dumps(found))
-"""
-
 SAGEMAKER = {
     "compute_environment": "AMAZON_SAGEMAKER",
     "distributed_type": "DATA_PARALLEL",
@@ -46,8 +32,8 @@ SAGEMAKER = {
 
 
 def load_both(tmp_path: Path, paths: list[Path]) -> tuple[dict, dict]:
-    code = LOAD.format(home=str(tmp_path), paths=[str(path) for path in paths])
-    ours, theirs = (fork(code, tmp_path, num_ranks=1) for fork in (fork_ours, fork_original))
+    words = ("config_files/load_configurations.py", tmp_path, str(tmp_path), *map(str, paths))
+    ours, theirs = (fork(*words, num_ranks=1) for fork in (fork_ours, fork_original))
     return json.loads(ours), json.loads(theirs)
 
 
@@ -134,16 +120,7 @@ def test_the_default_file_is_the_programs(
     expected = str(folder / (name or "default_config.yaml"))
     assert expected in shown.splitlines()[0]
     told = fork_ours(
-        f"""
-        import os, sys
-        assert "accelerate.commands.config" not in sys.modules
-        os.environ.clear()
-        os.environ.update({environment!r})
-        from accelerate.commands.config import default_config_file
-        print(default_config_file)
-        """,
-        tmp_path,
-        num_ranks=1,
+        "config_files/default_file.py", tmp_path, json.dumps(environment), num_ranks=1
     )
     assert told.strip() == expected
 

@@ -53,33 +53,13 @@ def test_arguments_of_the_group_are_checked_before_first_contact(monkeypatch, gi
         _connect.connect(True, given)
 
 
-GLOO_TIMEOUT = """
-import torch
-import torch.distributed as dist
-from accelerate import Accelerator, InitProcessGroupKwargs
-Accelerator(cpu=True, kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")])
-answer(dist.group.WORLD._get_backend(torch.device("cpu")).options._timeout.total_seconds())
-"""
-
-
 def test_a_chosen_backend_has_the_timeout_of_the_original(tmp_path):
-    assert ranks.launch_ours(GLOO_TIMEOUT, tmp_path) == [1800.0] * 2
-
-
-NCCL_ON_CPU = """
-import warnings
-from accelerate import Accelerator, InitProcessGroupKwargs
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    accelerator = Accelerator(cpu=True, kwargs_handlers=[InitProcessGroupKwargs(backend="nccl")])
-said = [str(one.message) for one in caught if one.filename == __file__]
-answer([accelerator.state.backend, said])
-"""
+    assert ranks.launch_ours("connect/gloo_timeout.py", tmp_path) == [1800.0] * 2
 
 
 def test_nccl_on_cpus_becomes_gloo_with_a_warning(tmp_path):
     said = 'backend="nccl" needs GPUs. This run uses the CPU and Gloo.'
-    assert ranks.launch_ours(NCCL_ON_CPU, tmp_path) == [["gloo", [said]]] * 2
+    assert ranks.launch_ours("connect/nccl_on_cpus.py", tmp_path) == [["gloo", [said]]] * 2
 
 
 def test_one_process_is_alone():
@@ -89,50 +69,20 @@ def test_one_process_is_alone():
     assert not group.is_shut_down
 
 
-ALONE = """
-from datetime import timedelta
-from accelerate import Accelerator, InitProcessGroupKwargs
-from accelerate.errors import CommTimeoutError
-
-try:
-    Accelerator(cpu=True, kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(seconds=1))])
-except CommTimeoutError as error:
-    print(error)
-"""
-
-
 def test_the_timeout_of_the_group_is_that_of_first_contact(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     found = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     said = subprocess.run(
-        [sys.executable, "-c", ALONE], env=os.environ | found, capture_output=True, text=True
+        [sys.executable, str(ranks.PROGRAMS / "connect/first_contact_times_out.py")],
+        env=os.environ | found,
+        capture_output=True,
+        text=True,
     )
     assert "did not find rank 0 within 1 s" in said.stdout, said.stderr
 
 
-AGAIN = """
-import torch
-from accelerate import Accelerator
-
-sums = []
-for i in range(4):
-    for _ in range(2):      # the second shares what the first has connected
-        accelerator = Accelerator(cpu=True)
-        sums.append(accelerator.reduce(torch.tensor(accelerator.process_index + i)).item())
-    if i % 2 == 1:
-        accelerator.end_training()
-        try:
-            accelerator.reduce(torch.ones(1))
-        except ValueError as error:
-            assert "shut down" in str(error), error
-        else:
-            raise SystemExit("no error")
-answer(sums)
-"""
-
-
 def test_an_accelerator_after_the_end_connects_anew(tmp_path):
     expected = [1, 1, 3, 3, 5, 5, 7, 7]
-    assert ranks.run_ours(AGAIN, tmp_path) == [expected, expected]
+    assert ranks.run_ours("connect/connect_again.py", tmp_path) == [expected, expected]

@@ -12,102 +12,15 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import DataLoaderConfiguration
 
-TRAIN = """
-    import torch
-    from accelerate import Accelerator
-    from accelerate.utils.dataclasses import EngineKwargs
-    import own_engine
-
-    class Net(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm = torch.nn.BatchNorm1d(5)
-            self.first = torch.nn.Linear(5, 7)
-            self.second = torch.nn.Linear(7, 1)
-            self.fails = False
-
-        def forward(self, x):
-            if self.fails:
-                raise ValueError("no forward today")
-            return self.second(torch.tanh(self.first(self.norm(x))))
-
-    def train(handlers):
-        accelerator = Accelerator(gradient_accumulation_steps=2, kwargs_handlers=handlers)
-        torch.manual_seed(3)
-        model = Net()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
-        optimizer, prepared = accelerator.prepare(optimizer, model)
-        generator = torch.Generator().manual_seed(17 + accelerator.process_index)
-        norms = []
-        for step in range(6):
-            with accelerator.accumulate(prepared):
-                loss = prepared(torch.randn(4, 5, generator=generator)).square().mean()
-                accelerator.backward(loss)
-                if accelerator.sync_gradients:
-                    norms.append(accelerator.clip_grad_norm_(prepared.parameters(), 0.5).item())
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=step % 4 != 3)
-        return accelerator, prepared, optimizer, norms
-"""
-
 
 def test_another_strategy_trains_as_ddp(tmp_path):
     # The norm is summed in another order over slices: 1e-6 relative, and its effect on clipping.
-    script = TRAIN + """
-    _, expected, _, expected_norms = train([])
-    accelerator, model, optimizer, norms = train([EngineKwargs(own_engine.optimizer_sharder())])
-    for ours, theirs in zip(norms, expected_norms, strict=True):
-        assert abs(ours - theirs) <= 1e-6 * theirs, (ours, theirs)
-    for a, b in zip(model.parameters(), expected.parameters(), strict=True):
-        assert torch.allclose(a, b, rtol=1e-5, atol=1e-6), a - b
-    # Each process trains its half of every parameter.
-    held = [p.numel() for group in optimizer.param_groups for p in group["params"]]
-    assert held == [-(-p.numel() // 2) if accelerator.process_index == 0 else p.numel() // 2
-                    for p in model.parameters()], held
-    calls = own_engine.calls()
-    for seam, count in {"before_forward": 6, "after_forward": 6, "outputs": 6,
-                        "before_backward": 6, "after_backward": 6, "before_step": 3,
-                        "after_step": 3, "zero_gradients": 3}.items():
-        assert calls[seam] == count, (seam, calls)
-    model.fails = True
-    try:
-        model(torch.zeros(4, 5))
-    except ValueError:
-        pass
-    assert own_engine.calls()["abandon_forward"] == 1
-    model.fails = False
-    loss = model(torch.ones(4, 5)).sum()
-    loss.register_hook(lambda gradient: 1 / 0)
-    try:
-        accelerator.backward(loss)
-    except ZeroDivisionError:
-        pass
-    assert own_engine.calls()["abandon_backward"] == 1
-    state = accelerator._run.state.state_dict()
-    part = state["optimizer.state.first.weight.exp_avg"]
-    held = (([0, 0], [7, 5], 0, 18), ([0, 0], [7, 5], 18, 17))[accelerator.process_index]
-    assert part.whole == [7, 5] and [piece.__getstate__() for piece in part.pieces] == [held]
-    assert part.values.numel() == 18 - accelerator.process_index
-    assert state["engine.num_steps"] == 3
-    print("equal", accelerator.process_index)
-    """
-    out = ranks.fork_ours(script, tmp_path)
+    out = ranks.fork_ours("engine/train_as_ddp.py", tmp_path)
     assert "equal 0" in out and "equal 1" in out
 
 
 def test_a_strategy_refuses_an_optimizer_with_state(tmp_path):
-    script = TRAIN + """
-    accelerator = Accelerator(kwargs_handlers=[EngineKwargs(own_engine.optimizer_sharder())])
-    model = Net()
-    optimizer = torch.optim.AdamW(model.parameters())
-    model(torch.ones(4, 5)).sum().backward()
-    optimizer.step()
-    try:
-        accelerator.prepare(model, optimizer)
-    except ValueError as error:
-        print(error)
-    """
-    out = ranks.fork_ours(script, tmp_path)
+    out = ranks.fork_ours("engine/optimizer_with_state.py", tmp_path)
     assert "[prepare] The optimizer already has state for 'norm.weight'" in out
 
 

@@ -610,45 +610,10 @@ def test_what_cannot_be_fused_is_refused_before_it_is_prepared():
     assert not accelerator._models
 
 
-# Gradients of two processes are synchronised, and parameters may be sharded: each part of the
-# script trains a model fused and not, from the same weights.
-TRAIN = """
-    import sys
-    sys.path.append({folder!r})
-    import torch
-    from accelerate import Accelerator
-    from accelerate._fuse import language_head
-    from accelerate.utils import FullyShardedDataParallelPlugin, set_seed
-    from test_fuse import FAMILIES, inputs_for, is_fused
-    language_head.is_padded = lambda x, kind: True
-    plugin = FullyShardedDataParallelPlugin(fsdp_version=2) if {sharded} else None
-    accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
-    losses = dict()
-    for family in ("gpt2", "bert", "llama"):
-        for fuse in (True, False):
-            set_seed(5)
-            model = FAMILIES[family][0]()
-            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-            torch.manual_seed(accelerator.process_index)
-            inputs = inputs_for(model)
-            model, optimizer = accelerator.prepare(model, optimizer, fuse=fuse)
-            assert is_fused(model) == fuse
-            model.train()
-            told = losses[family + " " + str(fuse)] = []
-            for _ in range(3):
-                loss = model(**inputs).loss
-                accelerator.backward(loss)
-                optimizer.step()
-                optimizer.zero_grad()
-                told.append(accelerator.gather(loss.detach().view(1)).tolist())
-    answer(losses)
-"""
-
-
 @pytest.mark.parametrize("sharded", [False, True])
 def test_two_processes_train_as_without(tmp_path, sharded):
-    script = TRAIN.format(folder=str(Path(__file__).parent), sharded=sharded)
-    answers = ranks.run_ours(script, tmp_path)
+    words = (str(Path(__file__).parent), "sharded" if sharded else "whole")
+    answers = ranks.run_ours("fuse/fused_and_plain.py", tmp_path, *words)
     assert answers[0] == answers[1]
     for family in ("gpt2", "bert", "llama"):
         fused, plain = (torch.tensor(answers[0][f"{family} {fuse}"]) for fuse in (True, False))

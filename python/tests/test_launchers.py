@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 import io
+import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from original import PROGRAMS
 from processes import LIMIT_SECONDS, is_alive, wait_until
 
 from accelerate._launch import child as _launch_child
@@ -26,11 +28,9 @@ from accelerate.launchers import (
 )
 
 
-def start_script(folder: Path, source: str, **variables: str) -> subprocess.Popen[str]:
-    path = folder / "script.py"
-    path.write_text(textwrap.dedent(source))
+def start_program(program: str | Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, str(path)],
+        [sys.executable, str(PROGRAMS / program), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -39,8 +39,8 @@ def start_script(folder: Path, source: str, **variables: str) -> subprocess.Pope
     )
 
 
-def run_script(folder: Path, source: str, **variables: str) -> str:
-    process = start_script(folder, source, **variables)
+def run_program(program: str | Path, **variables: str) -> str:
+    process = start_program(program, **variables)
     out, err = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 0, err
     return out
@@ -49,30 +49,8 @@ def run_script(folder: Path, source: str, **variables: str) -> str:
 # What travels
 
 
-def test_what_main_defines_can_be_pickled_by_the_workers(tmp_path):
-    source = """
-        import collections, multiprocessing, pickle
-        import torch
-        from accelerate import debug_launcher
-
-        Batch = collections.namedtuple("Batch", "rows")
-
-        class Settings:
-            pass
-
-        def collate(rows):
-            return Batch(torch.tensor(rows))
-
-        def main(settings):
-            pickle.loads(pickle.dumps([settings, collate, main]))
-            loader = torch.utils.data.DataLoader([1, 2, 3, 4], 2, collate_fn=collate, num_workers=1,
-                                                 timeout=50)
-            return [batch.rows.tolist() for batch in loader]
-
-        if __name__ == "__main__":
-            print(debug_launcher(main, (Settings(),)))
-    """
-    assert "[[1, 2], [3, 4]]" in run_script(tmp_path, source)
+def test_what_main_defines_can_be_pickled_by_the_workers():
+    assert "[[1, 2], [3, 4]]" in run_program("launchers/pickle_in_workers.py")
 
 
 def test_rank_0s_value_comes_back_for_the_arguments_given():
@@ -96,39 +74,17 @@ def test_two_cpu_processes_are_connected():
     assert notebook_launcher(sum_of_ranks, num_processes=2) == 3.0
 
 
-def test_classes_lambdas_closures_and_globals_of_main_travel_by_value(tmp_path):
-    out = run_script(
-        tmp_path,
-        """
-        from accelerate.launchers import debug_launcher
-        factor = 3
-        class Point:
-            def __init__(self, x): self.x = x
-            def scaled(self): return Point(self.x * factor)
-        def make(offset):
-            return lambda x: Point(x + offset).scaled()
-        point = debug_launcher(make(10), (4,))
-        print(isinstance(point, Point), point.x)
-        """,
-    )
+def test_classes_lambdas_closures_and_globals_of_main_travel_by_value():
+    out = run_program("launchers/by_value.py")
     assert out == "True 42\n"
 
 
 def test_a_module_beside_the_caller_is_found_though_only_its_sys_path_names_it(tmp_path):
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "neighbour.py").write_text("def answer():\n    return 'from beside'\n")
-    out = run_script(
-        tmp_path,
-        """
-        import os, pathlib, sys
-        from accelerate.launchers import debug_launcher
-        os.chdir(pathlib.Path(__file__).parent)
-        sys.path.insert(0, "lib")
-        import neighbour
-        print(debug_launcher(neighbour.answer))
-        print(debug_launcher(lambda: neighbour.answer() + " " + os.path.basename(os.getcwd())))
-        """,
-    )
+    # The program looks for the module beside itself.
+    program = Path(shutil.copy(PROGRAMS / "launchers/module_beside.py", tmp_path))
+    out = run_program(program)
     assert out.splitlines() == ["from beside", f"from beside {tmp_path.name}"]
 
 
@@ -160,19 +116,8 @@ def test_a_captured_variable_that_cannot_travel_is_named_with_the_function():
     assert "\n" not in message
 
 
-def test_a_global_variable_that_cannot_travel_is_named(tmp_path):
-    out = run_script(
-        tmp_path,
-        """
-        from accelerate.launchers import debug_launcher
-        batches = (i for i in range(3))
-        def train(): return list(batches)
-        try:
-            debug_launcher(train)
-        except TypeError as error:
-            print(error)
-        """,
-    )
+def test_a_global_variable_that_cannot_travel_is_named():
+    out = run_program("launchers/generator_of_main.py")
     assert "function 'train'" in out and "global variable 'batches' (a generator)" in out
 
 
@@ -275,31 +220,18 @@ def test_a_failed_attempt_is_repeated_as_often_as_allowed():
 
 # Ends
 
-WAITING = """
-    import os, signal, time
-    from accelerate.launchers import debug_launcher
-    def train():
-        {first}
-        open(f"{folder}/{{os.getpid()}}.pid", "w").close()
-        time.sleep(600)
-    try:
-        debug_launcher(train)
-    except KeyboardInterrupt:
-        print("interrupted")
-"""
-
 
 def start_waiting(
-    folder: Path, first: str = "pass", **variables: str
+    folder: Path, *options: str, **variables: str
 ) -> tuple[subprocess.Popen[str], list[int]]:
-    process = start_script(folder, WAITING.format(folder=folder, first=first), **variables)
+    process = start_program("launchers/wait_in_workers.py", str(folder), *options, **variables)
     assert wait_until(lambda: len(list(folder.glob("*.pid"))) == 2)
     return process, [int(path.stem) for path in folder.glob("*.pid")]
 
 
-@pytest.mark.parametrize("first", ["pass", "signal.signal(signal.SIGINT, signal.SIG_IGN)"])
-def test_an_interrupt_ends_all_workers_and_goes_on(tmp_path, first):
-    process, workers = start_waiting(tmp_path, first)
+@pytest.mark.parametrize("options", [[], ["ignore_interrupts"]])
+def test_an_interrupt_ends_all_workers_and_goes_on(tmp_path, options):
+    process, workers = start_waiting(tmp_path, *options)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=LIMIT_SECONDS)
     assert out == "interrupted\n"
@@ -418,24 +350,19 @@ def test_a_configuration_for_scripts_and_an_outer_launcher_change_nothing(tmp_pa
     assert found == ["0", "0", "2", "no", "127.0.0.1"]
 
 
-def test_two_machines_form_one_run(tmp_path):
+def test_two_machines_form_one_run():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    source = """
-        import os
-        from accelerate.launchers import notebook_launcher
-        print(notebook_launcher(
-            lambda: (os.environ["RANK"], os.environ["WORLD_SIZE"]), num_processes=2,
-            num_nodes=2, node_rank={rank}, {meeting}))
-    """
     machines = []
     # Two ways to say the same.
-    ways = (f"master_addr='127.0.0.1', use_port='{port}'", f"rdzv_endpoint='127.0.0.1:{port}'")
+    ways = (
+        {"master_addr": "127.0.0.1", "use_port": str(port)},
+        {"rdzv_endpoint": f"127.0.0.1:{port}"},
+    )
     for rank, meeting in enumerate(ways):
-        (tmp_path / str(rank)).mkdir()
-        text = source.format(rank=rank, meeting=meeting)
-        machines.append(start_script(tmp_path / str(rank), text, ACCELERATE_USE_CPU="1"))
+        words = ("launchers/two_machines.py", str(rank), json.dumps(meeting))
+        machines.append(start_program(*words, ACCELERATE_USE_CPU="1"))
     ends = [machine.communicate(timeout=LIMIT_SECONDS) for machine in machines]
     assert [machine.returncode for machine in machines] == [0, 0], ends
     assert [out.splitlines()[-1] for out, _ in ends] == ["('0', '4')", "None"]
@@ -525,18 +452,8 @@ def test_processes_of_the_users_own_get_their_rank_from_the_index(monkeypatch):
 
 
 def test_processes_of_the_users_own_meet_through_a_file(tmp_path):
-    out = run_script(
-        tmp_path,
-        """
-        import os, torch.distributed as dist, torch.multiprocessing as mp
-        from accelerate.launchers import PrepareForLaunch
-        def show():
-            if dist.get_rank() == 1: print(dist.get_world_size(), flush=True)
-            dist.barrier()
-            dist.destroy_process_group()
-        if __name__ == "__main__":
-            mp.start_processes(PrepareForLaunch(show, debug=True), nprocs=2, start_method="fork")
-        """,
+    out = run_program(
+        "launchers/own_processes.py",
         WORLD_SIZE="2",
         ACCELERATE_DEBUG_RDV_FILE=str(tmp_path / "meeting"),
     )
@@ -555,21 +472,10 @@ def test_an_exception_that_cannot_be_written_is_still_named():
         debug_launcher(fail)
 
 
-def test_text_that_the_callers_stream_cannot_write_is_replaced(tmp_path):
-    source = """
-        import os
-        from accelerate import debug_launcher
-        debug_launcher(lambda: os.write(1, b"caf\\xc3\\xa9\\n"))
-    """
-    assert "caf" in run_script(tmp_path, source, PYTHONIOENCODING="ascii")
+def test_text_that_the_callers_stream_cannot_write_is_replaced():
+    out = run_program("launchers/bytes_beyond_ascii.py", PYTHONIOENCODING="ascii")
+    assert "caf" in out
 
 
-def test_a_folder_that_is_gone_is_no_reason_to_fail(tmp_path):
-    source = """
-        import os, tempfile
-        from accelerate import debug_launcher
-        with tempfile.TemporaryDirectory() as name:
-            os.chdir(name)
-        print(debug_launcher(lambda: "here"))
-    """
-    assert "here" in run_script(tmp_path, source)
+def test_a_folder_that_is_gone_is_no_reason_to_fail():
+    assert "here" in run_program("launchers/removed_folder.py")

@@ -22,7 +22,7 @@ from pathlib import Path
 import accelerate
 import pytest
 from accelerate._placeholders import Placeholder, _table, names_of
-from original import ROOT, originals_python, run_python
+from original import PROGRAMS, ROOT, originals_python, run_python
 
 PACKAGE = Path(accelerate.__file__).parent
 VERSION = accelerate.__version__
@@ -30,29 +30,7 @@ SENTENCE = rf"^accelerate[\w.]+ is not supported in accelerate {re.escape(VERSIO
 
 # Run by the original's Python: lists its public names as imported. Scripts are skipped, because
 # importing them runs them.
-LIST_ORIGINAL = """
-import importlib, json, pkgutil, types, warnings
-warnings.simplefilter("ignore")
-import accelerate
-names = {}
-for info in pkgutil.walk_packages(accelerate.__path__, "accelerate."):
-    if ".scripts." in info.name:
-        names[info.name] = []
-        continue
-    try:
-        module = importlib.import_module(info.name)
-    except ImportError:
-        names[info.name] = []
-        continue
-    names[info.name] = [
-        name for name, value in vars(module).items()
-        if not name.startswith("_") and not isinstance(value, types.ModuleType)
-        and (getattr(value, "__module__", None) or "accelerate").split(".")[0] == "accelerate"
-        and (hasattr(value, "__module__") or name.isupper() and name != "TYPE_CHECKING")
-    ]
-names["accelerate"] = [n for n in vars(accelerate) if not n.startswith("_")]
-print(json.dumps(names))
-"""
+LIST_ORIGINAL = "names/list_original.py"
 
 
 @pytest.fixture
@@ -64,7 +42,7 @@ def hook() -> typing.Any:
 
 
 def test_every_name_that_an_import_of_the_original_gives_can_be_imported() -> None:
-    originals = json.loads(run_python(LIST_ORIGINAL, python=originals_python()))
+    originals = json.loads(run_python(PROGRAMS / LIST_ORIGINAL, python=originals_python()))
     assert len(originals) > 80 and len(originals["accelerate.utils"]) > 230
     missing = []
     with warnings.catch_warnings():
@@ -88,7 +66,7 @@ def test_every_name_of_the_table_can_be_imported() -> None:
 def test_the_table_is_what_the_tool_writes() -> None:
     tool = ROOT / "tools" / "list_original_names.py"
     code = f"import runpy; runpy.run_path({str(tool)!r}, run_name='__main__')"
-    written = run_python(code, python=originals_python())
+    written = run_python("-c", code, python=originals_python())
     assert written == (PACKAGE / "_original_names.txt").read_text()
 
 
@@ -125,14 +103,14 @@ def test_one_name_is_one_thing_wherever_it_is_imported_from() -> None:
 def test_a_submodule_is_an_attribute_without_being_imported() -> None:
     code = "import accelerate; print(accelerate.commands.menu.input.register)"
     assert "accelerate.commands.menu.input.register" in run_python(
-        code, path=str(PACKAGE.parent)
+        "-c", code, path=str(PACKAGE.parent)
     )
 
 
 @pytest.mark.parametrize("first", ["from accelerate.utils.tqdm import tqdm", "pass"])
 def test_tqdm_is_the_function_although_a_module_has_its_name(first: str) -> None:
     code = f"{first}\nimport accelerate.utils.tqdm, accelerate.utils as u; print(type(u.tqdm))"
-    assert run_python(code, path=str(PACKAGE.parent)) == "<class 'function'>\n"
+    assert run_python("-c", code, path=str(PACKAGE.parent)) == "<class 'function'>\n"
 
 
 def test_a_star_import_brings_the_names_and_dir_lists_them() -> None:
@@ -153,7 +131,7 @@ def test_a_real_module_has_placeholders_for_the_names_that_it_lacks() -> None:
 
 def test_import_needs_no_torch() -> None:
     code = "import sys, accelerate, accelerate.utils; print('torch' in sys.modules)"
-    assert run_python(code, path=str(PACKAGE.parent)) == "False\n"
+    assert run_python("-c", code, path=str(PACKAGE.parent)) == "False\n"
 
 
 def test_the_version_is_one_literal_that_the_build_can_read() -> None:
@@ -301,33 +279,6 @@ def test_a_file_replaces_the_placeholders_of_its_module() -> None:
 
 # --- transformers -----------------------------------------------------------------------------
 
-USE_TRANSFORMERS = """
-import sys, torch
-from transformers.utils import is_accelerate_available
-assert is_accelerate_available("1.1.0")
-from transformers import (AutoModelForSequenceClassification, AutoTokenizer, BertConfig,
-    BertForSequenceClassification, BertModel, get_scheduler)
-torch.manual_seed(0)
-config = BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-    intermediate_size=32, max_position_embeddings=32, num_labels=2)
-model = BertForSequenceClassification(config).eval()
-model.save_pretrained(sys.argv[1])
-loaded = AutoModelForSequenceClassification.from_pretrained(sys.argv[1], num_labels=2).eval()
-ids = torch.arange(12).reshape(2, 6)
-with torch.no_grad():
-    torch.testing.assert_close(loaded(input_ids=ids).logits, model(input_ids=ids).logits,
-        rtol=0, atol=0)
-optimizer = torch.optim.AdamW(loaded.parameters(), lr=1.0)
-scheduler = get_scheduler("linear", optimizer, num_warmup_steps=0, num_training_steps=4)
-loss = loaded(input_ids=ids, labels=torch.tensor([0, 1])).loss
-loss.backward(); optimizer.step(); scheduler.step()
-assert scheduler.get_last_lr() == [0.75], scheduler.get_last_lr()
-from transformers import Trainer, TrainingArguments
-assert "accelerate" in sys.modules and Trainer and TrainingArguments and BertModel
-import accelerate
-print(accelerate.__version__, accelerate.__file__)
-"""
-
 
 def test_transformers_finds_the_package_and_a_model_goes_to_disk_and_back(tmp_path: Path) -> None:
     metadata = tmp_path / f"accelerate-{VERSION}.dist-info"
@@ -336,6 +287,5 @@ def test_transformers_finds_the_package_and_a_model_goes_to_disk_and_back(tmp_pa
         f"Metadata-Version: 2.1\nName: accelerate\nVersion: {VERSION}\n"
     )
     path = os.pathsep.join([str(tmp_path), str(PACKAGE.parent)])
-    arguments = f"import sys; sys.argv.append({str(tmp_path / 'model')!r})"
-    result = run_python(f"{arguments}\n{USE_TRANSFORMERS}", path=path)
+    result = run_python(PROGRAMS / "names/use_transformers.py", str(tmp_path / "model"), path=path)
     assert result.split() == [VERSION, str(PACKAGE / "__init__.py")]

@@ -14,34 +14,17 @@ import pytest
 from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
+from original import PROGRAMS
 from processes import LIMIT_SECONDS, is_alive, wait_until
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "notebooks").glob("*.ipynb"))
 
-# What the original refuses to start from: running threads, CUDA and torch in use.
-BUSY = """
-import os, threading, time, torch
-from accelerate import notebook_launcher
-threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
-torch.set_num_threads(2)
-_ = torch.randn(300, 300) @ torch.randn(300, 300)
-if torch.cuda.is_available():
-    _ = torch.ones(1, device="cuda")
-"""
+def cell_of(program: str) -> str:
+    return (PROGRAMS / "notebooks" / program).read_text()
 
-DEFINITIONS = """
-scale = 10
-class Report:
-    def __init__(self, total): self.total = total
-def train(start):
-    import torch.distributed as dist
-    dist.init_process_group("gloo")
-    total = torch.tensor(float(start + dist.get_rank()))
-    dist.all_reduce(total)
-    print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {total.item()}")
-    dist.destroy_process_group()
-    return Report(total.item() * scale)
-"""
+
+# What the original refuses to start from: running threads, CUDA and torch in use.
+BUSY = cell_of("busy.py")
 
 
 class Kernel:
@@ -79,7 +62,7 @@ def kernel(monkeypatch) -> Iterator[Kernel]:
 
 def test_a_cells_function_trains_on_two_processes_of_a_busy_kernel(kernel):
     kernel.run(BUSY)
-    kernel.run(DEFINITIONS)
+    kernel.run(cell_of("definitions.py"))
     text = kernel.run("report = notebook_launcher(train, (1,), num_processes=2)")
     assert "Launching training on 2 CPUs." in text
     assert "rank 0 of 2: 3.0" in text
@@ -98,28 +81,18 @@ def test_without_a_number_a_machine_without_gpu_trains_in_the_kernel_itself(kern
 
 def test_a_workers_exception_is_raised_in_the_cell_with_rank_and_source(kernel):
     kernel.run(BUSY)
-    kernel.run(
-        "def train():\n"
-        "    if os.environ['RANK'] == '1':\n"
-        "        raise ValueError('bad batch')  # in the cell\n"
-        "    time.sleep(600)\n"
-    )
+    kernel.run(cell_of("bad_batch.py"))
     with pytest.raises(CellExecutionError) as caught:
         kernel.run("notebook_launcher(train, num_processes=2)")
     assert caught.value.ename == "LaunchError"
     assert "[notebook_launcher] Rank 1 failed with exit code 1" in caught.value.evalue
     assert caught.value.evalue.endswith("ValueError: bad batch")
-    assert "raise ValueError('bad batch')  # in the cell" in caught.value.evalue
+    assert 'raise ValueError("bad batch")  # in the cell' in caught.value.evalue
     assert kernel.run("print('the kernel goes on')") == "the kernel goes on\n"
 
 
 def start_waiting(folder: Path) -> str:
-    return f"""
-def train():
-    open("{folder}/" + str(os.getpid()), "w").close()
-    time.sleep(600)
-notebook_launcher(train, num_processes=2)
-"""
+    return f"os.environ['ACCELERATE_TEST_FOLDER'] = {str(folder)!r}\n{cell_of('wait.py')}"
 
 
 def test_interrupting_the_cell_ends_all_workers(kernel, tmp_path):

@@ -10,10 +10,10 @@ import re
 import shutil
 import subprocess
 import sys
-import textwrap
 
 import pytest
 import torch
+from original import PROGRAMS
 
 ROOT = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -22,18 +22,6 @@ import make_wheel  # noqa: E402
 from wheel_archive import WheelFile, path_in, read_wheel, write_wheel  # noqa: E402
 
 BUILD_SECONDS = 1500
-TRAIN = """
-    import importlib.metadata
-    import torch
-    import accelerate
-    from accelerate import Accelerator
-    assert accelerate.__version__ == importlib.metadata.version("accelerate")
-    accelerator = Accelerator()
-    net = accelerator.prepare(torch.nn.Linear(2, 1))
-    accelerator.backward(net(torch.ones(1, 2)).sum() * (1 + accelerator.process_index))
-    assert net.weight.grad.tolist() == [[1.5, 1.5]]
-    print("installed", accelerator.process_index, accelerate.__file__)
-"""
 
 
 def make_environment(folder: pathlib.Path, with_torch: bool) -> pathlib.Path:
@@ -100,10 +88,8 @@ def run(programs: pathlib.Path, *command: str, **options) -> str:
 
 
 def test_the_package_trains_with_the_program_that_came_with_it(programs, tmp_path):
-    (tmp_path / "train.py").write_text(textwrap.dedent(TRAIN))
-    out = run(
-        programs, "accelerate", "launch", "--cpu", "--num_processes", "2", "train.py", cwd=tmp_path
-    )
+    words = ("launch", "--cpu", "--num_processes", "2", PROGRAMS / "pip_install/train.py")
+    out = run(programs, "accelerate", *words, cwd=tmp_path)
     assert f"installed 0 {programs.parent}" in out and "installed 1" in out
 
 
@@ -163,25 +149,9 @@ def test_only_the_cuda_part_of_the_engine_needs_cuda(programs):
     assert not cuda.exists() or "libtorch_cuda.so" in needed_libraries(cuda)
 
 
-REFUSALS = """
-    import torch
-    def refusal(object, name, value):
-        kept = getattr(object, name)
-        setattr(object, name, value)
-        try:
-            from accelerate import Accelerator
-        except ImportError as error:
-            print(error)
-        setattr(object, name, kept)
-    refusal(torch, "__version__", "9.9.1+cu999")
-    if torch.version.cuda:
-        refusal(torch.version, "cuda", "8.0")
-"""
-
-
 def test_an_unknown_torch_is_refused_in_one_line(programs):
     release = ".".join(torch.__version__.split(".")[:2])
-    said = run(programs, "python", "-c", textwrap.dedent(REFUSALS)).splitlines()
+    said = run(programs, "python", PROGRAMS / "pip_install/unknown_torch.py").splitlines()
     assert len(said) == (2 if torch.version.cuda else 1)
     assert re.fullmatch(
         rf"accelerate \S+ supports torch {re.escape(release)}, but torch 9\.9\.1\+cu999 is installed."
@@ -196,15 +166,7 @@ def test_an_unknown_torch_is_refused_in_one_line(programs):
 def test_an_engine_for_another_python_is_refused_in_one_line(programs, tmp_path):
     package = site_packages(programs) / "accelerate"
     shutil.copytree(package, tmp_path / "accelerate", ignore=shutil.ignore_patterns("_C.*.so"))
-    code = f"""
-        import sys
-        sys.path.insert(0, {str(tmp_path)!r})
-        try:
-            from accelerate import Accelerator
-        except ImportError as error:
-            print(error)
-    """
-    said = run(programs, "python", "-c", textwrap.dedent(code))
+    said = run(programs, "python", PROGRAMS / "pip_install/other_python.py", tmp_path)
     assert re.match(r"accelerate \S+ was installed for a different version of Python than 3\.", said)
 
 

@@ -91,7 +91,7 @@ def test_attributes_and_modes_are_shared_both_ways(pair):
     net.train()
     assert prepared.training
     with pytest.raises(AttributeError, match="'Net' object has no attribute 'nothing'"):
-        prepared.nothing
+        _ = prepared.nothing
 
 
 def test_dataclasses_and_keywords_pass(accelerator, pair):
@@ -298,82 +298,6 @@ def test_gradients_are_those_of_all_processes(accelerator, pair):
     assert torch.equal(net.layer.weight.grad, torch.full((2, 3), 2 * mean))
 
 
-
-CHANGED = """
-import torch
-from torch.nn.utils import parametrizations
-from accelerate import Accelerator
-from accelerate.errors import UsageError
-from accelerate.utils import DistributedDataParallelKwargs
-
-
-def begin(**options):
-    torch.manual_seed(0)
-    accelerator = Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(**options)])
-    return accelerator, accelerator.prepare(Net())
-
-
-class Net(torch.nn.Sequential):
-    def __init__(self):
-        super().__init__(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
-        self.frozen = torch.nn.Parameter(torch.ones(1), requires_grad=False)
-
-    def forward(self, x):
-        for part in list(self)[:3]:
-            x = part(x)
-        return x
-
-
-def set_weight(net):
-    net[2].weight = torch.nn.Parameter(torch.ones(1, 4))
-
-
-def exchange(net):
-    net[2] = torch.nn.Linear(4, 1)
-
-
-def remove(net):
-    del net[2]
-
-
-def put_frozen(net):
-    net[2].bias = torch.nn.Parameter(torch.ones(1))
-    net[2].bias.requires_grad_(False)
-
-
-def set_frozen(net):
-    net.frozen = torch.nn.Parameter(torch.zeros(1), requires_grad=False)
-
-
-def rename(net):
-    net.again = net[2]
-
-
-def said(change, **options):
-    accelerator, net = begin(**options)
-    x = torch.full((1, 3), 1.0 + accelerator.process_index)
-    accelerator.backward(net(x).sum())
-    change(net)
-    with torch.no_grad():
-        net(x)
-    try:
-        accelerator.backward(net(x).sum())
-    except UsageError as error:
-        return str(error)
-    gradients = torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None])
-    everybodys = accelerator.gather(gradients[None])
-    assert torch.equal(everybodys[0], everybodys[1])
-    return "trained"
-
-
-weight_norm = lambda net: parametrizations.weight_norm(net[2])
-old_weight_norm = lambda net: torch.nn.utils.weight_norm(net[2])
-changes = [weight_norm, old_weight_norm, set_weight, exchange, remove, put_frozen, set_frozen, rename]
-whole = [said(change) for change in changes]
-answer([whole, [said(change, find_unused_parameters=True) for change in changes]])
-"""
-
-
 def test_a_parameter_that_is_gone_is_told_before_anything_is_trained(tmp_path):
     end = (
         "after the module was prepared. Change modules before the first prepare(), or use a new "
@@ -384,13 +308,9 @@ def test_a_parameter_that_is_gone_is_told_before_anything_is_trained(tmp_path):
     new = [gone, gone, other, other]
     frozen = other.replace("weight", "bias")
     expected = [[*new, gone, frozen, "trained", "trained"], [*new, *["trained"] * 4]]
-    assert ranks.run_ours(CHANGED, tmp_path) == [expected] * 2
+    assert ranks.run_ours("prepared_module/changed_parameters.py", tmp_path) == [expected] * 2
 
 
 def test_all_of_this_as_one_of_two_processes(tmp_path):
-    script = f"""
-    import pytest, sys
-    sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-k", "not one_of_two", {__file__!r}]))
-    """
-    out = ranks.fork_ours(script, tmp_path)
+    out = ranks.fork_ours("prepared_module/run_pytest.py", tmp_path, __file__)
     assert out.count(" passed, 1 deselected") == 2

@@ -14,46 +14,7 @@ from tiers import cases
 
 ALONE = [sys.executable]
 LAUNCH = ["accelerate", "launch", "--num_processes", "2"]
-TRAIN = """
-import json, sys
-import torch
-import pretend
-from accelerate import Accelerator
-
-where, precision, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
-accelerator = Accelerator(
-    cpu=where == "cpu", mixed_precision=precision, gradient_accumulation_steps=steps
-)
-torch.manual_seed(11)
-data = torch.utils.data.TensorDataset(torch.randn(48, 5), torch.randn(48, 3))
-loader = torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
-model = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
-optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
-loader, model, optimizer = accelerator.prepare(loader, model, optimizer)
-losses = []
-for inputs, targets in loader:
-    assert inputs.device == accelerator.device
-    with accelerator.accumulate(model):
-        loss = torch.nn.functional.mse_loss(model(inputs), targets)
-        accelerator.backward(loss)
-        accelerator.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-    losses.append(accelerator.reduce(loss.detach(), "mean").item())
-weights = [weight.tolist() for weight in model.parameters()]
-with open(f"answer_{where}_{accelerator.process_index}", "w") as file:
-    json.dump(
-        {
-            "numbers": [losses, weights],
-            "device": str(accelerator.device),
-            "type": accelerator.distributed_type.value,
-            "kernels": pretend.devices.num_kernels(),
-            "collectives": pretend.devices.num_collectives(),
-        },
-        file,
-    )
-accelerator.end_training()
-"""
+TRAIN = "pretend_accelerator/train.py"
 # Precision, and micro-batches per update.
 SETTINGS = cases(
     [("no", "1"), ("bf16", "1"), ("no", "3"), ("bf16", "3")], small=[("no", "1"), ("bf16", "3")]
@@ -98,57 +59,7 @@ def test_two_processes_train_as_on_the_cpu(settings: tuple[str, str], tmp_path: 
     assert all(rank["collectives"] == 0 for rank in expected)
 
 
-SHARDED = """
-import json, sys
-import torch
-import pretend
-from accelerate import Accelerator
-from accelerate.utils import FullyShardedDataParallelPlugin
-
-where = sys.argv[1]
-plugin = FullyShardedDataParallelPlugin(
-    fsdp_version=2, auto_wrap_policy="SIZE_BASED_WRAP", min_num_params=1000,
-    ignored_modules="head")
-accelerator = Accelerator(cpu=where == "cpu", fsdp_plugin=plugin)
-
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(16))
-        self.head = torch.nn.Linear(64, 3)
-        self.register_buffer("scale", torch.full((64,), 0.5))
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = x + torch.tanh(layer(x * self.scale))
-        return self.head(x)
-
-
-torch.manual_seed(11 + accelerator.process_index)  # The main process's weights count.
-model = Net()
-num_bytes = sum(parameter.nbytes for parameter in model.parameters())
-optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
-before = pretend.devices.num_bytes()
-pretend.devices.restart_peak()
-model, optimizer = accelerator.prepare(model, optimizer)
-peak = pretend.devices.peak_bytes() - before
-assert all(parameter.device == accelerator.device for parameter in model.parameters())
-assert model.scale.device == accelerator.device
-torch.manual_seed(3 + accelerator.process_index)
-losses = []
-for step in range(3):
-    x = torch.randn(4, 64).to(accelerator.device)
-    loss = model(x).square().mean()
-    accelerator.backward(loss)
-    optimizer.step()
-    optimizer.zero_grad()
-    losses.append(loss.item())
-state = {name: value.tolist() for name, value in accelerator.get_state_dict(model).items()}
-with open(f"answer_{where}_{accelerator.process_index}", "w") as file:
-    json.dump({"numbers": [losses, state], "peak": peak / num_bytes}, file)
-accelerator.end_training()
-"""
+SHARDED = "pretend_accelerator/train_sharded.py"
 
 
 def test_a_model_that_is_cut_comes_to_its_device_in_parts(tmp_path: Path) -> None:

@@ -9,27 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from original import PROGRAMS
 from ranks import SERVER, TIMEOUT_SECONDS
-
-# A module that starts a thread of the name that the test fills in.
-STARTS_THREAD = """
-import threading
-from pathlib import Path
-
-def wait():
-    Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text("NAME")
-    is_named.set()
-    threading.Event().wait()
-
-is_named = threading.Event()
-threading.Thread(target=wait, daemon=True).start()
-is_named.wait()
-"""
 
 
 def serve(folder: Path, thread_name: str) -> subprocess.CompletedProcess[str]:
     """The outcome of a server that imports such a module and is asked for two ranks."""
-    (folder / "starts_thread.py").write_text(STARTS_THREAD.replace("NAME", thread_name))
     script = folder / "script.py"
     script.write_text("import os; print('rank', os.environ['RANK'])")
     order = {"script": str(script), "folder": str(folder), "arguments": [], "variables": {}}
@@ -37,7 +22,7 @@ def serve(folder: Path, thread_name: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(SERVER), "starts_thread"],
         input=json.dumps(order) + "\n",
-        env={"PYTHONPATH": str(folder)},
+        env={"PYTHONPATH": str(PROGRAMS / "rank_server"), "THREAD_NAME": thread_name},
         capture_output=True,
         text=True,
         timeout=TIMEOUT_SECONDS,

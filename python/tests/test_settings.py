@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import warnings
 
 import pytest
@@ -18,38 +19,18 @@ from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import GradientAccumulationPlugin, PrecisionType
 from accelerate.utils.operations import DistributedOperationException
 
-# Settings of a program and its variables, and the result.
-PRECEDENCE = """
-import json, os
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState, GradientState
-from accelerate.utils import GradientAccumulationPlugin as Plugin
-before = {{**os.environ, "ACCELERATE_USE_CPU": "1"}}
-for variables, arguments in {cases!r}:
-    os.environ.clear()
-    os.environ.update(before, **variables)
-    accelerator = eval("Accelerator(" + arguments + ")")
-    print(json.dumps([
-        accelerator.gradient_accumulation_steps,
-        accelerator.gradient_state.num_steps,
-        accelerator.mixed_precision,
-        accelerator.state.debug,
-        str(accelerator.device),
-    ]))
-    AcceleratorState._reset_state(True)
-    GradientState._reset_state()
-"""
 STEPS = {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "3"}
 BF16 = {"ACCELERATE_MIXED_PRECISION": "bf16"}
+# Variables and arguments.
 CASES = [
-    ({}, ""),
-    (STEPS, ""),
-    (STEPS, "gradient_accumulation_steps=2"),
-    (STEPS, "gradient_accumulation_plugin=Plugin(num_steps=5)"),
-    (BF16, ""),
-    (BF16, "mixed_precision='no'"),
-    ({}, "cpu=False"),
-    ({"ACCELERATE_DEBUG_MODE": "1"}, ""),
+    ({}, {}),
+    (STEPS, {}),
+    (STEPS, {"gradient_accumulation_steps": 2}),
+    (STEPS, {"gradient_accumulation_plugin": {"num_steps": 5}}),
+    (BF16, {}),
+    (BF16, {"mixed_precision": "no"}),
+    ({}, {"cpu": False}),
+    ({"ACCELERATE_DEBUG_MODE": "1"}, {}),
 ]
 
 
@@ -61,9 +42,9 @@ def fresh_state():
 
 
 def test_code_and_variables_decide_as_in_the_original(tmp_path) -> None:
-    code = PRECEDENCE.format(cases=CASES)
-    ours = ranks.fork_ours(code, tmp_path, num_ranks=1).splitlines()
-    theirs = ranks.fork_original(code, tmp_path, num_ranks=1).splitlines()
+    words = ("settings/precedence.py", tmp_path, json.dumps(CASES))
+    ours = ranks.fork_ours(*words, num_ranks=1).splitlines()
+    theirs = ranks.fork_original(*words, num_ranks=1).splitlines()
     assert len(ours) == len(CASES)
     for case, our, their in zip(CASES, ours, theirs, strict=True):
         assert our == their, case
@@ -116,27 +97,6 @@ def test_the_originals_exception_is_ours() -> None:
 
 
 def test_processes_in_debug_mode_name_a_mismatch_and_go_on(tmp_path) -> None:
-    script = """
-    import torch
-    from accelerate import Accelerator
-    from accelerate.utils import broadcast
-    from accelerate.utils.operations import DistributedOperationException
-    accelerator = Accelerator()
-    assert accelerator.state.debug
-    rank = accelerator.process_index
-    try:
-        broadcast(torch.ones(2 + rank))
-    except DistributedOperationException as error:
-        assert "rank 1" in str(error), error
-    else:
-        raise SystemExit("no error")
-    model = torch.nn.Linear(2, 1)
-    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), 0.1))
-    accelerator.backward(model(torch.ones(1, 2)).sum())
-    optimizer.step()
-    accelerator.wait_for_everyone()
-    print("checked", rank, flush=True)
-    """
     starter = [*ranks.LAUNCH, "--debug"]
-    output = ranks.check(ranks.run(starter, tmp_path, script))
+    output = ranks.check(ranks.run(starter, tmp_path, "settings/debug_mode.py"))
     assert "checked 0" in output and "checked 1" in output

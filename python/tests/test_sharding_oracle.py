@@ -4,110 +4,27 @@ original says what is expected, in its own environment."""
 
 from __future__ import annotations
 
-import inspect
 import json
-import os
-import subprocess
+import runpy
 from itertools import product
 
 import pytest
 from accelerate import data_loader
-from original import originals_python
+from original import PROGRAMS, originals_python, run_python
 from torch.utils.data import BatchSampler
 
 
-def deal_out(data_loader):
-    """Every case with the batches of each of its ranks: run with the original's module and with
-    ours."""
-    from itertools import product
-
-    from torch.utils.data import BatchSampler, IterableDataset
-
-    class Count(IterableDataset):
-        def __init__(self, size):
-            self.size = size
-
-        def __iter__(self):
-            return iter(range(self.size))
-
-        def __len__(self):
-            return self.size
-
-    class Varying:
-        """Batches of 1, 2, 3, 1, 2, 3, ... samples."""
-
-        def __init__(self, num_batches):
-            self.num_batches = num_batches
-
-        def __iter__(self):
-            first = 0
-            for i in range(self.num_batches):
-                yield list(range(first, first + 1 + i % 3))
-                first += 1 + i % 3
-
-        def __len__(self):
-            return self.num_batches
-
-    class Own(BatchSampler):
-        """A custom class that groups samples itself."""
-
-        def __iter__(self):
-            for first in range(0, len(self.sampler), self.batch_size):
-                batch = [i for i in self.sampler if first <= i < first + self.batch_size]
-                if len(batch) == self.batch_size or not self.drop_last:
-                    yield batch
-
-    bools = (False, True)
-    found = {}
-    for world, split, even in product((1, 2, 3), bools, bools):
-        for rank in range(world):
-            shard = (world, rank, split, even)
-            for size, batch_size, drop in product(range(26), (1, 2, 3, 4), bools):
-                if not split or batch_size % world == 0:
-                    for make in (BatchSampler, Own):
-                        key = (make.__name__, size, batch_size, drop, *shard)
-                        found[str(key)] = make(range(size), batch_size, drop), shard
-            for num_batches in () if split else range(12):
-                found[str(("Varying", num_batches, *shard))] = Varying(num_batches), shard
-    for key, (batches, shard) in found.items():
-        sampler = data_loader.BatchSamplerShard(batches, *shard)
-        found[key] = [list(batch) for batch in sampler], len(sampler)
-    sizes = product(range(26), (1, 2, 3, 4))
-    for (size, batch_size), world, split, drop in product(sizes, (1, 2, 3), bools, bools):
-        for rank in range(world):
-            if not split or batch_size % world == 0:
-                shard = data_loader.IterableDatasetShard(
-                    Count(size), batch_size, drop, world, rank, split
-                )
-                key = ("Count", size, batch_size, drop, world, rank, split)
-                found[str(key)] = list(shard), len(shard)
-    return found
+PROGRAM = PROGRAMS / "sharding_oracle/deal_out.py"
 
 
 @pytest.fixture(scope="module")
-def originals(tmp_path_factory) -> dict:
-    # A file in a separate folder: with -c, the package here could precede the original.
-    script = tmp_path_factory.mktemp("original") / "script.py"
-    script.write_text(
-        f"{inspect.getsource(deal_out)}\nimport accelerate, json\n"
-        "from accelerate import data_loader\n"
-        "assert '+' not in accelerate.__version__, accelerate.__file__\n"
-        "print(json.dumps(deal_out(data_loader)))"
-    )
-    result = subprocess.run(
-        [originals_python(), str(script)],
-        env={**os.environ, "PYTHONPATH": ""},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout.splitlines()[-1])
+def originals() -> dict:
+    return json.loads(run_python(PROGRAM, python=originals_python()).splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
 def ours() -> dict:
-    return deal_out(data_loader)
+    return runpy.run_path(str(PROGRAM))["deal_out"](data_loader)
 
 
 def test_every_rank_gets_the_samples_of_the_original(originals, ours):

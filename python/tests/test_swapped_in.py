@@ -11,7 +11,7 @@ import pytest
 import ranks
 import torch
 from both_packages import python_with
-from original import run_python
+from original import PROGRAMS, run_python
 
 from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
@@ -46,68 +46,17 @@ def test_alone_the_module_itself_is_prepared(precision, evaluation_mode):
     assert type(copied) is torch.nn.Linear and type(pickle.loads(pickle.dumps(net))) is type(copied)
 
 
-EARLY_EVALUATION = """
-import torch
-from accelerate import Accelerator
-accelerator = Accelerator(cpu=True, mixed_precision=PRECISION)
-net = torch.nn.Linear(1, 1, bias=False)
-evaluated = accelerator.prepare_model(net, evaluation_mode=True)
-is_itself = evaluated is net
-model = accelerator.prepare(net)
-accelerator.backward(model(torch.full((1, 1), 1.0 + accelerator.process_index)).sum())
-answer([is_itself, model is net, accelerator._models[0] is net, net.weight.grad.item()])
-"""
-
-
 @pytest.mark.parametrize("precision", ["no", "bf16"])
 def test_what_was_evaluated_trains_together_later(tmp_path, precision):
-    code = EARLY_EVALUATION.replace("PRECISION", repr(precision))
-    for is_itself, is_net, is_listed, gradient in ranks.run_ours(code, tmp_path):
+    program = "swapped_in/early_evaluation.py"
+    for is_itself, is_net, is_listed, gradient in ranks.run_ours(program, tmp_path, precision):
         assert is_itself and not is_net and is_listed
         # The mean of 1 and 2; in the original ranks diverge, because the second call is ignored.
         assert gradient == 1.5
 
 
-AS_OF_DDP = """
-import torch
-from accelerate import Accelerator
-from accelerate.utils import DistributedType
-accelerator = Accelerator(cpu=True)
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(1, 1, bias=False)
-    def forward(self, x):
-        return self.layer(x)
-
-class Named(Net):
-    def __init__(self):
-        super().__init__()
-        self.module = torch.nn.Linear(1, 1)
-
-net, named = Net(), Named()
-model, other = accelerator.prepare(net, named)
-found = [hasattr(model, "module"), model.module is net, other.module is named.module]
-x = torch.full((1, 1), 1.0 + accelerator.process_index)
-with model.no_sync():
-    found.append(model.require_backward_grad_sync)
-    accelerator.backward(model(x).sum())
-found.append(model.require_backward_grad_sync)
-found.append(net.layer.weight.grad.item())
-accelerator.backward(model(x).sum())
-found.append(net.layer.weight.grad.item())
-net.layer.weight.grad = None
-model.require_backward_grad_sync = False
-accelerator.backward(model(x).sum())
-model.require_backward_grad_sync = True
-found.append(net.layer.weight.grad.item())
-answer(found)
-"""
-
-
 def test_a_prepared_module_of_several_processes_has_what_ddp_has(tmp_path):
-    for rank, found in enumerate(ranks.run_ours(AS_OF_DDP, tmp_path)):
+    for rank, found in enumerate(ranks.run_ours("swapped_in/as_of_ddp.py", tmp_path)):
         own = 1.0 + rank
         # Each rank accumulates its gradient of 1 or 2 twice: the mean of 2 and 4.
         assert found == [True, True, True, False, True, own, 3.0, own]
@@ -169,55 +118,16 @@ def test_the_loader_inside_is_torchs():
     assert [batch.tolist() for batch in inner] == [batch.tolist() for batch in loader]
 
 
-STATEFUL = """
-import copy, warnings, torch
-from accelerate import Accelerator, skip_first_batches
-from accelerate.data_loader import DataLoaderShard
-from accelerate.utils import DataLoaderConfiguration
-from torch.utils.data import DataLoader
-from torchdata.stateful_dataloader import StatefulDataLoader
-warnings.simplefilter("error")
-warnings.filterwarnings("ignore", "'set_vital' is deprecated")  # torchdata's, with torch 2.15
-for is_stateful in (False, True):
-    config = DataLoaderConfiguration(use_stateful_dataloader=is_stateful)
-    accelerator = Accelerator(cpu=True, dataloader_config=config)
-    for kind in (DataLoader, StatefulDataLoader):
-        loader = accelerator.prepare(kind(torch.arange(12), batch_size=2))
-        for found in (loader, loader.base_dataloader, copy.copy(loader)):
-            kinds = (DataLoader, StatefulDataLoader, DataLoaderShard)
-            print([isinstance(found, kind) for kind in kinds], [b.tolist() for b in found])
-"""
-COPIED = """
-import pickle
-rest = skip_first_batches(loader, 2)
-again = pickle.loads(pickle.dumps(rest))
-print(isinstance(rest, StatefulDataLoader), isinstance(again, StatefulDataLoader), len(list(again)))
-"""
-
-
 def test_a_loader_with_a_state_is_torchdatas():
     python = str(python_with("libraries"))
-    ours = run_python(STATEFUL + COPIED, python=python, path=os.environ["PYTHONPATH"])
-    original = run_python(STATEFUL, python=python)
+    program = PROGRAMS / "swapped_in/stateful_loaders.py"
+    ours = run_python(program, "pickle", python=python, path=os.environ["PYTHONPATH"])
+    original = run_python(program, python=python)
     # The original's cannot be pickled, and loses its class where batches are skipped.
     assert ours == original + "True True 4\n"
 
 
-SHARDED = """
-import torch
-from datasets import Dataset
-from accelerate import Accelerator
-from accelerate.utils import DataLoaderConfiguration
-config = DataLoaderConfiguration(dispatch_batches=False)
-accelerator = Accelerator(cpu=True, dataloader_config=config)
-rows = Dataset.from_dict({"x": list(range(16))})
-found = []
-for num_shards in (4, 1):
-    stream = rows.to_iterable_dataset(num_shards=num_shards).with_format("torch")
-    loader = accelerator.prepare(torch.utils.data.DataLoader(stream, batch_size=2))
-    found.append([batch["x"].tolist() for batch in loader])
-answer(found)
-"""
+SHARDED = "swapped_in/sharded_stream.py"
 
 
 def test_files_of_a_stream_are_dealt_out(tmp_path):
@@ -226,17 +136,7 @@ def test_files_of_a_stream_are_dealt_out(tmp_path):
 
 
 def test_the_originals_exception_is_raised_where_values_differ(tmp_path):
-    code = """
-    import torch
-    from accelerate import Accelerator
-    from accelerate.utils.operations import DistributedOperationException
-    accelerator = Accelerator(cpu=True)
-    try:
-        accelerator.reduce(torch.ones(2 + accelerator.process_index))
-    except DistributedOperationException as error:
-        answer(type(error).__name__)
-    """
-    assert ranks.run_ours(code, tmp_path) == ["MismatchError"] * 2
+    assert ranks.run_ours("swapped_in/other_shapes.py", tmp_path) == ["MismatchError"] * 2
     assert issubclass(DistributedOperationException, Exception)
 
 

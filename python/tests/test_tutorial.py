@@ -18,7 +18,7 @@ import nbformat
 import pytest
 import torch
 from nbclient import NotebookClient
-from original import originals_python
+from original import PROGRAMS, originals_python
 from ranks import RankServer
 from tutorial import recorder
 
@@ -192,19 +192,6 @@ def launched(desk) -> list[Record]:
     return desk.record(launch, desk.ours(), "launched")
 
 
-# Torch's threads do not live through a fork, and next to an Accelerator the original refuses.
-BUSY = """
-import os, torch
-from accelerate import Accelerator
-torch.set_num_threads(2)
-accelerator = Accelerator()
-model = torch.nn.Linear(500, 500)
-model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters()))
-accelerator.backward(model(torch.randn(500, 500)).square().mean())
-optimizer.step()
-"""
-
-
 @dataclass(frozen=True)
 class NotebookRun:
     kernel_pid: int
@@ -221,7 +208,7 @@ def notebook(desk) -> NotebookRun:
     on_two = desk.records_folder("on-two")
     body = FIRST_LINES + TRAIN + LAST_LINES + "return os.getpid()\n"
     cells = [
-        BUSY,
+        (PROGRAMS / "tutorial/busy.py").read_text(),
         "def training_function():\n" + textwrap.indent(body, "    "),
         f"os.environ['{recorder.FOLDER}'] = '{in_place}'",
         NOTEBOOK,

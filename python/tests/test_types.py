@@ -11,7 +11,7 @@ from pathlib import Path
 
 import accelerate
 import pytest
-from original import ROOT
+from original import PROGRAMS, ROOT
 
 PACKAGE = Path(accelerate.__file__).parent
 
@@ -31,22 +31,7 @@ disallow_untyped_defs = True
 disallow_any_generics = True
 """
 
-# Each line that ends in a comment is to be refused with these words.
-MISUSE = """
-from accelerate import Accelerator, notebook_launcher
-from accelerate.commands.launch import launch_command
-from accelerate.utils import ProjectConfiguration, gather_object, set_seed
-
-accelerator = Accelerator(gradient_accumulation_steps=4)
-accelerator.process_index.upper()  # "int" has no attribute "upper"
-Accelerator(mixed_precison="bf16")  # Unexpected keyword argument "mixed_precison"
-with accelerator.main_process_first(1):  # Too many arguments for "main_process_first"
-    pass
-notebook_launcher(print, num_processes="two")  # expected "int | None"
-launch_command(["train.py"])  # expected "Namespace"
-set_seed("seven")  # expected "int"
-ProjectConfiguration(total_limit="many")  # expected "int | None"
-"""
+MISUSE = (PROGRAMS / "types/misuse.py").read_text()
 
 
 @pytest.fixture(scope="module")

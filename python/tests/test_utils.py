@@ -27,7 +27,7 @@ from accelerate.errors import UsageError
 from accelerate.logging import get_logger
 from accelerate.utils import dataclasses as options
 from accelerate.utils import memory
-from original import originals_python, run_python
+from original import PROGRAMS, originals_python, run_python
 
 ENUMS = [
     "DistributedType", "SageMakerDistributedType", "FP8BackendType", "ComputeEnvironment",
@@ -40,36 +40,13 @@ OPTIONS = [
     "GradientAccumulationPlugin",
 ]
 
-# Run twice by the original's Python: on the original and on this package.
-DESCRIBE = f"""
-import dataclasses, inspect, json, sys
-import accelerate.utils.dataclasses as d, accelerate.utils.imports as i
-def shown(value):
-    return "no default" if value is dataclasses.MISSING else repr(value)
-print(json.dumps(dict(
-    file=d.__file__,
-    enums={{name: [[m.name, m.value, str(m), isinstance(m, str), m.value in getattr(d, name)
-        if hasattr(getattr(d, name), "list") else None] for m in getattr(d, name)]
-        for name in {ENUMS}}},
-    options={{name: [[f.name, shown(f.default), shown(f.default_factory)]
-        for f in dataclasses.fields(getattr(d, name))] for name in {OPTIONS}}},
-    instances={{name: repr(getattr(d, name)()) for name in {OPTIONS}}},
-    information=[f.name for f in dataclasses.fields(d.TensorInformation)],
-    probes={{name: bool(probe()) for name, probe in vars(i).items()
-        if name.startswith("is_") and probe.__module__ == i.__name__}},
-    probe_arguments={{name: [[p.name, repr(p.default)]
-        for p in inspect.signature(probe).parameters.values()]
-        for name, probe in vars(i).items()
-        if name.startswith("is_") and probe.__module__ == i.__name__}},
-)))
-"""
-
 
 @pytest.fixture(scope="module")
 def described() -> tuple[dict[str, Any], dict[str, Any]]:
     """The original's description and ours."""
+    words = (PROGRAMS / "utils/describe.py", json.dumps(ENUMS), json.dumps(OPTIONS))
     original, ours = (
-        json.loads(run_python(DESCRIBE, python=originals_python(), path=path))
+        json.loads(run_python(*words, python=originals_python(), path=path))
         for path in ("", str(Path(accelerate.__file__).parents[1]))
     )
     assert original.pop("file") != ours.pop("file")

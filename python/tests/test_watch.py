@@ -19,30 +19,7 @@ from typing import Any
 import pytest
 from ranks import LAUNCH, check, run
 
-SCRIPT = """
-import time
-import torch
-from accelerate import Accelerator
-
-accelerator = Accelerator(log_with="jsonl", project_dir="runs")
-accelerator.init_trackers("sky", {"lr": 0.5})
-model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-data = torch.utils.data.TensorDataset(torch.rand(80, 4))
-model, optimizer, loader = accelerator.prepare(
-    model, optimizer, torch.utils.data.DataLoader(data, batch_size=4))
-for step, (inputs,) in enumerate(loader):
-    if accelerator.process_index == 1:
-        time.sleep(0.05)  # Everybody waits for this one.
-    loss = model(inputs).square().mean()
-    accelerator.backward(loss)
-    optimizer.step()
-    optimizer.zero_grad()
-    accelerator.log({"loss": loss.item()}, step=step)
-accelerator.save_state("runs/saved")
-print("done with", step + 1, "steps")
-accelerator.end_training()
-"""
+PROGRAM = "watch/sky.py"
 
 
 @contextmanager
@@ -67,7 +44,7 @@ def get(address: str, path: str, **arguments: int) -> str:
 
 
 def test_the_page_gets_what_the_ranks_did(tmp_path: Path) -> None:
-    check(run([*LAUNCH, "--log_dir", str(tmp_path / "runs/sky/logs")], tmp_path, SCRIPT))
+    check(run([*LAUNCH, "--log_dir", str(tmp_path / "runs/sky/logs")], tmp_path, PROGRAM))
     with watched(tmp_path / "runs") as address:
         assert json.loads(get(address, "runs"))["runs"][0]["name"] == "sky"
         shown: dict[str, Any] = json.loads(get(address, "run", run=0))
@@ -92,13 +69,8 @@ def test_the_page_gets_what_the_ranks_did(tmp_path: Path) -> None:
 
 
 def test_a_failed_run_names_the_rank_and_the_exception(tmp_path: Path) -> None:
-    script = SCRIPT.replace(
-        "    accelerator.backward(loss)",
-        "    if accelerator.process_index == 1 and step == 3:\n"
-        "        raise ValueError('bad batch')\n"
-        "    accelerator.backward(loss)",
-    )
-    result = run([*LAUNCH, "--log_dir", str(tmp_path / "runs/sky/logs")], tmp_path, script)
+    launch = [*LAUNCH, "--log_dir", str(tmp_path / "runs/sky/logs")]
+    result = run(launch, tmp_path, PROGRAM, "bad_batch")
     assert result.returncode == 1
     with watched(tmp_path / "runs") as address:
         assert json.loads(get(address, "runs"))["runs"][0]["summary"]["state"] == "failed"

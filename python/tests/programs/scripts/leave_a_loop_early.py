@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+import sys
+
+import torch
+from accelerate import Accelerator
+
+accelerator = Accelerator()
+net = accelerator.prepare(torch.nn.Linear(2, 1))
+for step in range(4):
+    if step == 2 and accelerator.process_index == 1:
+        break
+    accelerator.backward(net(torch.ones(1, 2, device=accelerator.device)).sum())
+# The collective of the rank that left.
+if "last" in sys.argv:
+    accelerator.wait_for_everyone()
