@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,44 @@ def _numbered(name: str, index: int, ending: str) -> str:
 def is_original_checkpoint(folder: str | os.PathLike) -> bool:
     """Whether the original could have written this folder."""
     return os.path.isfile(Path(folder) / f"{RNG_STATE_NAME}_0.pkl")
+
+
+def problem_with(
+    folder: Path, num_models: int, num_optimizers: int, num_schedulers: int, num_custom: int
+) -> str:
+    """Why a run with these numbers of objects cannot load the folder; empty if it can. The layout
+    has no checksums of its own, but `torch.save` stores some."""
+    needed = [f"custom_checkpoint_{i}.pkl" for i in range(num_custom)]
+    needed += [_numbered(OPTIMIZER_NAME, i, "bin") for i in range(num_optimizers)]
+    needed += [_numbered(SCHEDULER_NAME, i, "bin") for i in range(num_schedulers)]
+    for i in range(num_models):
+        names = _numbered(SAFE_MODEL_NAME, i, "safetensors"), _numbered(MODEL_NAME, i, "bin")
+        needed.append(next((name for name in names if (folder / name).is_file()), names[0]))
+    for name in needed:
+        if not (folder / name).is_file():
+            return f"{name} is missing"
+    for path in sorted(folder.iterdir()):
+        if path.suffix == ".safetensors" and path.is_file():
+            try:
+                _files.load_tensors(path)
+            except Exception as error:
+                return f"{path.name} is damaged ({str(error).splitlines()[0]})"
+        elif path.suffix in (".bin", ".pkl") and path.is_file() and not _is_intact(path):
+            return f"{path.name} is damaged"
+    return ""
+
+
+def _is_intact(path: Path) -> bool:
+    """False if a file of `torch.save` was truncated or changed. Plain pickles are not checked."""
+    with open(path, "rb") as file:
+        start = file.read(2)
+    if start != b"PK":
+        return bool(start)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
+    except (zipfile.BadZipFile, EOFError, OSError):
+        return False
 
 
 def save_accelerator_state(

@@ -57,7 +57,7 @@ void bind_group(py::module_& module) {
             agree_on_text(group, "wait_for_everyone", "");
           },
           release)
-      .def("tell_failure", &tell_failure, py::arg("cause"), release)
+      .def("report_failure", &report_failure, py::arg("cause"), release)
       .def("check_collectives", &ProcessGroup::check_collectives)
       .def("shutdown", &ProcessGroup::shutdown, release)
       .def_property_readonly("is_shut_down", &ProcessGroup::is_shut_down)

@@ -140,6 +140,62 @@ def test_the_latest_is_the_newest_that_is_sound(make, tmp_path, file):
     assert accelerator.save_state().name == "checkpoint_3"
 
 
+def test_the_latest_has_the_files_of_the_main_process(make, tmp_path):
+    project = ProjectConfiguration("run", automatic_checkpoint_naming=True)
+    accelerator, *others = make(project_config=project)
+    for _ in range(2):
+        step(accelerator, *others)
+        accelerator.save_state()
+    next((tmp_path / "run/checkpoints/checkpoint_1").glob("rank_0-at-*.json")).unlink()
+    with pytest.warns(UserWarning, match="the data of rank 0 is missing"):
+        accelerator.load_state("latest")
+    assert accelerator._run.state.state_of("progress")["num_backwards"] == 1
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["truncated", "deleted"])
+def test_the_latest_of_the_originals_layout_is_the_newest_that_is_sound(make, tmp_path, is_deleted):
+    project = ProjectConfiguration("run", automatic_checkpoint_naming=True)
+    accelerator, model, optimizer = make(project_config=project)
+    scheduler = accelerator.prepare(torch.optim.lr_scheduler.StepLR(optimizer, 1))
+    kept = Kept(0)
+    accelerator.register_for_checkpointing(kept)
+    for kept.value in range(2):
+        step(accelerator, model, optimizer)
+        accelerator.save_state(layout="accelerate")
+    newest = tmp_path / "run/checkpoints/checkpoint_1"
+    names = sorted(path.name for path in newest.iterdir())
+    assert len(names) == 5
+    for name in names:
+        content = (newest / name).read_bytes()
+        if is_deleted:
+            (newest / name).unlink()
+        else:
+            (newest / name).write_bytes(content[: len(content) // 2])
+        kept.value = 7
+        if is_deleted and name == "random_states_0.pkl":
+            accelerator.load_state("latest")  # Not a checkpoint without this file.
+        else:
+            with pytest.warns(UserWarning, match=f"Skipping .*{re.escape(name)}"):
+                accelerator.load_state("latest")
+        assert kept.value == 0, name
+        (newest / name).write_bytes(content)
+    accelerator.load_state("latest")
+    assert kept.value == 1
+    assert scheduler is not None
+
+
+def test_a_registered_object_that_fails_to_load_is_named(make):
+    class Failing(Kept):
+        def load_state_dict(self, state):
+            raise KeyError("of an older version")
+
+    accelerator, *_ = make()
+    accelerator.register_for_checkpointing(Kept(1), Failing(2))
+    accelerator.save_state("x")
+    with pytest.raises(KeyError), pytest.warns(UserWarning, match="'python_custom_1' could not be"):
+        accelerator.load_state("x")
+
+
 def test_a_folder_that_is_named_latest_wins(make):
     accelerator, model, optimizer = make(project_dir="run")
     accelerator.save_state("latest")
@@ -463,7 +519,7 @@ def test_hooks_save_and_load_by_themselves(make, tmp_path):
         from pathlib import Path
 
         (Path(folder) / "mine").mkdir()
-        torch.save(models[1].state_dict(), Path(folder) / "mine" / "second.bin")
+        torch.save(models.pop().state_dict(), Path(folder) / "mine" / "second.bin")
         weights.pop()
 
     def load_hook(models, folder):
@@ -696,6 +752,18 @@ def test_all_processes_fail_where_a_pickle_of_one_does(tmp_path):
     assert out.count("failed 1 KeyError 'mine'") == 2, out
     others = "failed 0 AccelerateError [load_state] rank 1 failed: KeyError: 'mine'"
     assert out.count(others) == 2, out
+
+
+@pytest.mark.parametrize("layout", ["ours", "accelerate"])
+@pytest.mark.parametrize("failing", [0, 1])
+def test_processes_use_the_same_names_after_the_save_of_one_failed(tmp_path, failing, layout):
+    script = "checkpoints/save_fails_on_one.py"
+    names = ranks.run_ours(script, tmp_path, layout, str(failing))
+    assert names[failing] == ["checkpoint_0", "failed", "checkpoint_2"]
+    assert names[1 - failing] == ["checkpoint_0", "checkpoint_1", "checkpoint_2"]
+    newest = tmp_path / "ours/run/checkpoints/checkpoint_2"
+    ending = "rank_1-at-*.json" if layout == "ours" else "random_states_1.pkl"
+    assert list(newest.glob(ending)), sorted(path.name for path in newest.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -307,9 +307,10 @@ def test_checkpoint_of_an_earlier_release_loads(make):
         assert rest == given[begin:]
 
 
+@pytest.mark.parametrize("skips", [False, True], ids=["restore_loaders", "skip_first_batches"])
 @pytest.mark.parametrize("generator", [None, 5])
 @pytest.mark.parametrize("num_done", [10, 13, 20])
-def test_persistent_workers_keep_the_order(make, num_done, generator, recwarn):
+def test_persistent_workers_keep_the_order(make, num_done, generator, skips, recwarn):
     def loader_of(accelerator):
         own = {} if generator is None else {"generator": torch.Generator().manual_seed(generator)}
         return shuffled(accelerator, num_workers=1, persistent_workers=True, **own)
@@ -326,8 +327,11 @@ def test_persistent_workers_keep_the_order(make, num_done, generator, recwarn):
     accelerator, *_ = make()
     loader = loader_of(accelerator)
     torch.manual_seed(77)
-    accelerator.load_state("x", restore_loaders=True)
-    rest = [batch.tolist() for _ in range(3 - num_done // 10) for batch in loader]
+    accelerator.load_state("x", restore_loaders=not skips)
+    loops = [loader] * (3 - num_done // 10)
+    if skips and num_done % 10 > 0:
+        loops[0] = accelerator.skip_first_batches(loader, num_done % 10)
+    rest = [batch.tolist() for loop in loops for batch in loop]
     assert rest == expected[num_done:]
     assert not [w for w in recwarn if "does not repeat the batches" in str(w.message)]
 

@@ -116,6 +116,17 @@ def test_a_weight_counts_on_its_own_rank_while_ranks_train_alone(tmp_path):
     assert second == pytest.approx([(3 + 7) / 2, 1.4])
 
 
+@pytest.mark.parametrize("strategy", ["DDP", "stage 2", "stage 3"])
+def test_gradients_of_a_failed_backward_are_not_applied(tmp_path, strategy):
+    script = "gradients/step_after_failed_backward.py"
+    first, second = ranks.run_ours(script, tmp_path, json.dumps(strategy))
+    assert first[0] == second[0] and len(first[0]) == 2
+    assert "a mistake of the user" in first[0][0]
+    assert "Call zero_grad() after a failed backward pass" in first[0][1]
+    if strategy == "DDP":
+        assert first[1] == second[1]
+
+
 class _NoNumber:
     def __float__(self) -> float:
         raise ValueError

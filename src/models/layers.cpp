@@ -278,9 +278,9 @@ std::array<at::Tensor, 3> apply_together(
           ? kernels::linear(
                 x, weight, at::cat({first.bias, second.bias, third.bias}))
           : at::linear(x, weight);
-  const auto parts = together.split_with_sizes(
+  const auto outputs = together.split_with_sizes(
       {first.weight.size(0), second.weight.size(0), third.weight.size(0)}, -1);
-  return {parts[0], parts[1], parts[2]};
+  return {outputs[0], outputs[1], outputs[2]};
 }
 
 kernels::SumAndNorm add_and_norm(

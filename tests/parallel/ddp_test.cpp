@@ -428,6 +428,60 @@ struct TwoLayersImpl : torch::nn::Module {
 };
 TORCH_MODULE(TwoLayers);
 
+/// `second` receives its gradients, then the backward pass fails.
+struct FailingLayersImpl : TwoLayersImpl {
+  Tensor forward(const Tensor& x, bool fails) {
+    auto hidden = torch::tanh(first(x));
+    if (fails) {
+      hidden.register_hook(
+          [](const Tensor&) -> Tensor { throw std::runtime_error("mine"); });
+    }
+    return second(hidden);
+  }
+};
+TORCH_MODULE(FailingLayers);
+
+TEST(Ddp, RefusesAStepWithGradientsOfAFailedBackward) {
+  for (const int stage : {0, 1, 2, 3}) {
+    SCOPED_TRACE(stage);
+    run_ranks(2, [&](ProcessGroup group) {
+      AcceleratorOptions options = {.process_group = group};
+      options.shard = {
+          .stage = static_cast<ShardStage>(stage), .min_unit_numbers = 1};
+      Accelerator accelerator(options);
+      FailingLayers module;
+      torch::optim::SGD sgd(module->parameters(), 0.1);
+      auto [net, optimizer] = accelerator.prepare(module, sgd);
+      const auto train = [&, &net = net](bool fails) {
+        const auto loss =
+            net(torch::full({2, 3}, group.rank() + 1.0), fails).sum();
+        accelerator.backward(loss);
+      };
+      train(false);
+      optimizer.step();
+      optimizer.zero_grad();
+      EXPECT_ANY_THROW(train(true));
+      EXPECT_THAT(
+          [&, &optimizer = optimizer] { optimizer.step(); },
+          ThrowsMessage<UsageError>(
+              HasSubstr("Call zero_grad() after a failed backward pass")));
+      optimizer.zero_grad();
+      train(false);
+      optimizer.step();
+      optimizer.zero_grad();
+      auto weights = net.engine().whole_parameters(true);
+      if (stage == 0) {
+        weights = net->parameters();
+      }
+      ASSERT_EQ(weights.size(), 4U);
+      for (const auto& weight : weights) {
+        const auto all = group.all_gather(weight.detach().view({1, -1}));
+        EXPECT_TRUE(all[0].equal(all[1]));
+      }
+    });
+  }
+}
+
 /// Two samples of each of two ranks.
 Tensor samples_of(int64_t step, int64_t first_rank, int64_t num_ranks) {
   const auto all =

@@ -467,7 +467,7 @@ TEST(RunReader, TheRankThatOthersWaitForIsNamed) {
   const auto slow = find_slow_rank(run.content());
   ASSERT_TRUE(slow);
   EXPECT_EQ(slow->rank, 2);
-  EXPECT_EQ(slow->part, "forward");
+  EXPECT_EQ(slow->phase, "forward");
   EXPECT_NEAR(slow->own, 0.09, 1e-9);
   EXPECT_NEAR(slow->median, 0.05, 1e-9);
 

@@ -179,9 +179,29 @@ def folder_to_load(context: RunContext, input_dir: Any) -> Path:
                 f"[load_state] No complete checkpoint in {parent}. Check project_dir, or save a "
                 "checkpoint first"
             )
-        return found[-1]
+        # Load hooks may load any of the models.
+        num_models = 0 if context.load_hooks else len(context.models)
+        skipped = []
+        for path in reversed(found):
+            problem = checkpointing.problem_with(
+                path,
+                num_models,
+                len(context.optimizers),
+                len(context.schedulers),
+                len(context.custom_objects),
+            )
+            if not problem:
+                for line in skipped:
+                    _debug.warn(line, stacklevel=5)
+                return path
+            skipped.append(f"[load_state] Skipping {path}: {problem}")
+        return found[-1]  # Loading it raises an error that says what to do.
 
-    return together(context, original)
+    chosen = together(context, original)
+    if context.state.num_processes == 1:
+        return chosen
+    # A file may be damaged on one machine only.
+    return min(operations.gather_object([chosen]), key=_number_of)
 
 
 def _named_folder(folder: Path) -> Path:
@@ -204,7 +224,11 @@ def numbered_in(parent: Path) -> list[Path]:
     if not parent.is_dir():
         return []
     found = [path for path in parent.iterdir() if _AUTOMATIC.fullmatch(path.name)]
-    return sorted(found, key=lambda path: int(path.name.rpartition("_")[2]))
+    return sorted(found, key=_number_of)
+
+
+def _number_of(path: Path) -> int:
+    return int(path.name.rpartition("_")[2])
 
 
 def go_on_counting(context: RunContext, loaded: Path) -> None:
@@ -287,9 +311,10 @@ def _names_left_out(context: RunContext) -> set[str]:
 def _call_save_hooks(context: RunContext, stage: Path) -> list[dict[str, Any] | None]:
     """The weights of each model; None if a hook removed them."""
     given = [model.state_dict() for model in context.models]
-    weights = list(given)
+    # Hooks may change both lists.
+    weights, models = list(given), list(context.models)
     for hook in list(context.save_hooks.values()):
-        hook(context.models, weights, str(stage))
+        hook(models, weights, str(stage))
     foreign = [state for state in weights if not any(state is own for own in given)]
     if foreign:
         raise UsageError(

@@ -153,13 +153,18 @@ class Checkpoints:
         self.wait_for_save()
         folder = _checkpoints.folder_to_save(self._context, output_dir, layout)
         _log.info(f"Saving current state to {folder}")
-        if layout is None:
-            with self._unprepared_schedulers():
-                _checkpoints.save(self._context, folder, safe_serialization, asynchronous)
-            if not asynchronous:
-                self._log_saved(folder)
-        else:
-            _checkpoints.save_as_original(self._context, folder, safe_serialization)
+        try:
+            if layout is None:
+                with self._unprepared_schedulers():
+                    _checkpoints.save(self._context, folder, safe_serialization, asynchronous)
+                if not asynchronous:
+                    self._log_saved(folder)
+            else:
+                _checkpoints.save_as_original(self._context, folder, safe_serialization)
+        except BaseException:
+            # Other processes have used the number.
+            self._context.project.iteration += self._context.state.num_processes > 1
+            raise
         self._context.project.iteration += 1
         self._mark("checkpoint")
         return folder

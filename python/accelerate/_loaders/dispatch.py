@@ -273,7 +273,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
         # Inside the try block, because exceptions of a data set must reach all processes.
         self.set_epoch(self.iteration)
         with self._as_begun(position):
-            turns = self._dealt(self._counted(super().__iter__()))
+            turns = self._dealt(self._counted(self._iterate()))
             if self._recorded is not None and num_to_skip == 0:
                 self._recorded.epoch.draw()
             for _ in islice(turns, num_to_skip):

@@ -137,6 +137,8 @@ class _Loops:
         self.iteration = iteration
         self.running: list[LoopPosition] = []
         self.left: LoopPosition | None = None
+        # Whether one of the loaders has drawn the seed of its persistent workers.
+        self.has_workers = False
 
     @property
     def latest(self) -> LoopPosition | None:
@@ -212,6 +214,23 @@ class PlacedLoader(DataLoader):
 
     def get_sampler(self) -> Any:
         return get_sampler(self)
+
+    def _iterate(self) -> Iterator:
+        """torch's iterator. Persistent workers draw a seed once, so a loader that continues after
+        `skip_first_batches` must not draw one again: the next orders would differ from those of an
+        uninterrupted run."""
+        if not self.persistent_workers or self._iterator is not None:
+            return super().__iter__()
+        has_workers, self._loops.has_workers = self._loops.has_workers, True
+        if not has_workers:
+            return super().__iter__()
+        own = self.generator
+        self.generator = torch.Generator()
+        self.generator.set_state((own or torch.default_generator).get_state())
+        try:
+            return super().__iter__()
+        finally:
+            self.generator = own
 
     @property
     def iteration(self) -> int:

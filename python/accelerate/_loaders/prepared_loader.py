@@ -239,7 +239,7 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
                     self._recorded.num_skipped = num_passed
                 # Persistent workers serve one loop; a concurrent one gets its own.
                 iterator = self._counted(
-                    super().__iter__() if self._num_loops == 1 else self._get_iterator()
+                    self._iterate() if self._num_loops == 1 else self._get_iterator()
                 )
                 epoch = None if self._recorded is None else self._recorded.epoch
                 if epoch is not None:

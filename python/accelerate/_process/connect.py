@@ -73,7 +73,7 @@ def _make_group(environment: _C.ProcessEnvironment, cpu: bool, kwargs: dict[str,
         timeout=timeout or _default_timeout(wanted),
         **rendezvous,
     )
-    _tell_torchrun_variables(environment)
+    _set_torchrun_variables(environment)
 
 
 def _check_arguments(backend: Any, timeout: Any) -> None:
@@ -94,7 +94,7 @@ def _default_timeout(backend: str | None) -> timedelta:
     return chosen or _C.collective_timeout()
 
 
-def _tell_torchrun_variables(environment: _C.ProcessEnvironment) -> None:
+def _set_torchrun_variables(environment: _C.ProcessEnvironment) -> None:
     # Scripts read these variables, which MPI and Slurm do not set.
     for name, value in (
         ("RANK", environment.rank),

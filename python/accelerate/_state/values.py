@@ -9,6 +9,7 @@ import datetime
 import json
 import pathlib
 import sys
+import warnings
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from enum import Enum, Flag
@@ -336,7 +337,16 @@ class ObjectState(_C.Stateful):
             unflatten(state, "value", self.name, copies=False)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.put(unflatten(state, "value", self.name))
+        value = unflatten(state, "value", self.name)
+        try:
+            self.put(value)
+        except Exception:
+            warnings.warn(
+                f"[load_state] The state of '{self.name}' could not be restored, but other objects "
+                "of the run already were. Load a checkpoint again before you continue training",
+                stacklevel=2,
+            )
+            raise
 
 
 # The part of the state of a shared object that only Python has.

@@ -227,7 +227,7 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
     """A signal to this process alone is forwarded to the program, which then stops the workers."""
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        if not (number == signal.SIGINT and _terminal_tells_all()):
+        if not (number == signal.SIGINT and _terminal_signals_all()):
             process.send_signal(number)
 
     if threading.current_thread() is not threading.main_thread():
@@ -243,7 +243,7 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
             signal.signal(number, handler)
 
 
-def _terminal_tells_all() -> bool:
+def _terminal_signals_all() -> bool:
     """Whether Ctrl-C reaches every process of this group anyway."""
     try:
         with open("/dev/tty", "rb") as terminal:

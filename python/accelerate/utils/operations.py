@@ -111,7 +111,7 @@ def structure_of(tensor: Any, where: str) -> str:
     try:
         return _trees.structure_of(tensor, where)
     except UsageError as error:
-        tell_failure(error)
+        report_failure(error)
         raise
 
 
@@ -132,7 +132,7 @@ def gather_object(object: Any) -> Any:  # noqa: A002, the original's name
     try:
         own = pickle.dumps(object)
     except Exception as error:
-        tell_failure(error)
+        report_failure(error)
         raise
     # Sent as a tensor, so that the comparison before it matches that of a process that passes
     # tensors.
@@ -142,11 +142,11 @@ def gather_object(object: Any) -> Any:  # noqa: A002, the original's name
     return [item for _ in range(_group().world_size) for item in pickle.load(stream)]
 
 
-def tell_failure(error: Exception) -> None:
+def report_failure(error: Exception) -> None:
     """Call it before this process raises where others communicate: they raise `MismatchError` with
     the cause instead of waiting."""
     if not _is_alone():
-        _group().tell_failure(in_one_line(error))
+        _group().report_failure(in_one_line(error))
 
 
 def broadcast(tensor: Any, from_process: int = 0) -> Any:
@@ -180,7 +180,7 @@ def reduce(tensor: Any, reduction: str = "mean", scale: float = 1.0) -> Any:
         error = UsageError(
             f"[reduce] Unknown reduction '{reduction}'. Expected one of: {', '.join(reductions)}"
         )
-        tell_failure(error)
+        report_failure(error)
         raise error
     if _is_alone():
         return tensor

@@ -14,7 +14,7 @@ from accelerate import state as _state
 from accelerate._placeholders import placeholders_for
 from accelerate.errors import UsageError
 from accelerate.utils.dataclasses import RNGType
-from accelerate.utils.operations import tell_failure
+from accelerate.utils.operations import report_failure
 
 
 def set_seed(seed: int, device_specific: bool = False, deterministic: bool = False) -> None:
@@ -74,7 +74,7 @@ def synchronize_rng_state(
         get_state, set_state = _functions_of(RNGType(rng_type), generator)
         state = get_state()
     except Exception as error:
-        tell_failure(error)
+        report_failure(error)
         raise
     _state.PartialState().group.broadcast([state], "state", 0)
     set_state(state)

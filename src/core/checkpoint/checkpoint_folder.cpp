@@ -496,17 +496,18 @@ void CheckpointReader::check_shards() const {
     // This user may have no access to the parent folder.
   }
   // Checkpoints without a job are older, and may contain one machine's ranks.
-  const bool needs_all =
-      manifest_.is_of_all && !manifest_.is_of_machine && !manifest_.job.empty();
+  const bool is_shared = !manifest_.is_of_machine && !manifest_.job.empty();
   for (int rank = 0; rank < manifest_.world_size; ++rank) {
+    // The main process writes its data before the manifest.
+    const bool is_needed = is_shared && (manifest_.is_of_all || rank == 0);
     const auto mark = path_of(mark_name(rank, manifest_.moment, manifest_.job));
     const bool is_marked = fs::exists(fs::symlink_status(mark));
-    if (!(needs_all || is_marked || begun.contains(rank)) || rank_shard(rank)) {
+    if (!(is_needed || is_marked || begun.contains(rank)) || rank_shard(rank)) {
       continue;
     }
     // What says that the rank had begun, if nobody will finish it.
     std::vector<fs::path> signs;
-    if (!needs_all) {
+    if (!is_needed) {
       if (begun.contains(rank)) {
         signs = abandoned_shards(folder_, save_of(manifest_), rank);
       }
@@ -523,7 +524,7 @@ void CheckpointReader::check_shards() const {
         folder_.string(),
         "' is incomplete: the data of rank ",
         rank,
-        needs_all ? " is missing. Load another checkpoint"
+        is_needed ? " is missing. Load another checkpoint"
                   : " was not fully written. Load another checkpoint",
         names.empty()
             ? ""

@@ -474,7 +474,7 @@ void agree_on_text(
   agree(group, operation, {{}, description}, {});
 }
 
-void tell_failure(const ProcessGroup& group, const std::string& cause) {
+void report_failure(const ProcessGroup& group, const std::string& cause) {
   try {
     agree_on_text(group, kFailure, cause);
   } catch (const MismatchError&) {

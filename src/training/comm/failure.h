@@ -12,7 +12,7 @@ namespace accelerate {
 /// Call it on a rank that fails before a checked collective: the ranks that
 /// wait there throw `MismatchError` with `cause` instead of waiting.
 /// Collective.
-ACCELERATE_INTERNAL void tell_failure(
+ACCELERATE_INTERNAL void report_failure(
     const ProcessGroup& group,
     const std::string& cause);
 

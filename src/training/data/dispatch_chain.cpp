@@ -134,7 +134,7 @@ bool DispatchSender::is_known(size_t index) const {
   return is_over_ || index < turns_.size();
 }
 
-DispatchHead DispatchSender::tell(size_t index, size_t rank) {
+DispatchHead DispatchSender::next_head_of(size_t index, size_t rank) {
   DispatchHead head;
   if (index >= turns_.size() || is_ended_[rank]) {
     return head;
@@ -161,7 +161,7 @@ void DispatchSender::send_first() {
   for (size_t rank = 1; rank < world_size_; ++rank) {
     const auto message = make_first(num_ahead_);
     for (size_t index = 0; index < num_announced(num_ahead_); ++index) {
-      set_head(message, tell(index, rank), index);
+      set_head(message, next_head_of(index, rank), index);
     }
     transfers.push_back(
         group_.start_send(message, static_cast<int>(rank), channel_));
@@ -179,7 +179,7 @@ void DispatchSender::send_turn(size_t index) {
     const at::Tensor message =
         turn.error.defined() ? turn.error : turn.batches[rank].message;
     if (!turn.error.defined()) {
-      set_head(message, tell(index + num_announced(num_ahead_), rank));
+      set_head(message, next_head_of(index + num_announced(num_ahead_), rank));
     }
     transfers.push_back(
         group_.start_send(message, static_cast<int>(rank), channel_));

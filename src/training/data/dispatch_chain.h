@@ -87,7 +87,7 @@ class ACCELERATE_INTERNAL DispatchSender {
 
   void push(Turn turn);
   bool is_known(size_t index) const;
-  DispatchHead tell(size_t index, size_t rank);
+  DispatchHead next_head_of(size_t index, size_t rank);
   void send_first();
   void send_turn(size_t index);
   void send_due();

@@ -204,6 +204,18 @@ void move_scale(
   scaler.scale_again(left);
 }
 
+void OptimizerStep::check_gradients() const {
+  for (const auto& known : engines_) {
+    const auto engine = known.lock();
+    if (engine && engine->has_unsynchronised()) {
+      throw UsageError(
+          "[step] The last backward pass failed, so the gradients differ "
+          "between ranks. Call zero_grad() after a failed backward pass, and "
+          "step() only after a successful one");
+    }
+  }
+}
+
 void OptimizerStep::step(StepScalars scalars) {
   ++num_calls_;
   is_done_ = false;
@@ -212,6 +224,7 @@ void OptimizerStep::step(StepScalars scalars) {
   if (!syncs()) {
     return;
   }
+  check_gradients();
   follow_groups();
   step_state_->end_step();
   const PhaseScope scope_of_time(accelerate::StepPhase::kOptimizer);

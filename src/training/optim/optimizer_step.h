@@ -184,6 +184,8 @@ class ACCELERATE_INTERNAL OptimizerStep : public Stateful, public SliceHolder {
     std::vector<at::Tensor> trained;
   };
 
+  /// Throws `UsageError` if the backward pass of a model failed.
+  void check_gradients() const;
   /// Connects the engines of parameters in new groups.
   void follow_groups();
   bool syncs() const { return step_state_->sync_gradients(); }

@@ -61,10 +61,15 @@ class ACCELERATE_INTERNAL ParallelEngine final
   }
   void after_backward() {
     last_to_first<&BackwardLayer::after_backward>(backward_);
+    has_unsynchronised_ = has_unsynchronised_ && !sync();
   }
   void abandon_backward() {
+    has_unsynchronised_ = has_unsynchronised_ || (exchanges() && sync());
     last_to_first<&BackwardLayer::abandon_backward>(backward_);
   }
+  /// Whether the backward pass that should have synchronised the gradients
+  /// failed, and they were neither cleared nor synchronised since then.
+  bool has_unsynchronised() const { return has_unsynchronised_; }
   void await_another_backward();
   GradientArrival arrival() const;
   void set_sync(bool sync);
@@ -92,6 +97,7 @@ class ACCELERATE_INTERNAL ParallelEngine final
     first_to_last<&GradientLayer::scale_kept_gradients>(gradient_, factor);
   }
   void zero_gradients(const std::vector<at::Tensor>& parameters, Zeroing how) {
+    has_unsynchronised_ = false;
     first_to_last<&GradientLayer::zero_gradients>(gradient_, parameters, how);
   }
   StateValue saved_gradient(const at::Tensor& parameter) const;
@@ -143,7 +149,10 @@ class ACCELERATE_INTERNAL ParallelEngine final
   /// Loads such a value; the whole tensor if a different number of ranks saved
   /// slices of it. Throws `UsageError` if it does not fit.
   void load(const at::Tensor& parameter, const StateValue& value);
-  void after_load() { first_to_last<&StateLayer::after_load>(state_); }
+  void after_load() {
+    has_unsynchronised_ = false;
+    first_to_last<&StateLayer::after_load>(state_);
+  }
   /// If `saved` returns slices or tensors other than the model's: passes the
   /// whole value of each parameter to `take` on ranks that `keep` them, a few
   /// at a time. Collective if there are slices.
@@ -216,6 +225,7 @@ class ACCELERATE_INTERNAL ParallelEngine final
   std::unordered_map<const c10::TensorImpl*, size_t> index_of_;
   bool is_accumulating_ = false;
   bool is_alone_ = false;
+  bool has_unsynchronised_ = false;
 };
 
 } // namespace accelerate

@@ -12,11 +12,11 @@ namespace accelerate {
 RollCall::RollCall(
     HelloMessage own,
     int num_machines,
-    bool tells_values,
+    bool shows_values,
     bool is_elastic)
     : entries_(static_cast<size_t>(num_machines)),
       here_(static_cast<size_t>(num_machines)),
-      tells_values_(tells_values),
+      shows_values_(shows_values),
       is_elastic_(is_elastic) {
   entries_[0] = std::move(own);
   here_[0] = true;
@@ -64,7 +64,7 @@ std::string RollCall::reason_to_refuse(const HelloMessage& hello) const {
         "it runs accelerate ",
         hello.version,
         ", but machine 0 runs ",
-        tells_values_ ? own.version : "another version",
+        shows_values_ ? own.version : "another version",
         "; install the same version on every machine");
   }
   if (std::string difference = first_difference(hello); !difference.empty()) {
@@ -90,7 +90,7 @@ std::string RollCall::reason_to_refuse(const HelloMessage& hello) const {
         "machine_rank ",
         machine,
         " is taken by ",
-        tells_values_ ? known->host : "another machine",
+        shows_values_ ? known->host : "another machine",
         "; give each machine its own --machine_rank");
   }
   if (!is_elastic_ && known && known->num_local != hello.num_local) {
@@ -116,7 +116,7 @@ std::string RollCall::first_difference(const HelloMessage& hello) const {
           "=",
           found == hello.agreement.end() ? "nothing" : found->second,
           ", but machine 0 has ",
-          tells_values_ ? name + "=" + value : "another value",
+          shows_values_ ? name + "=" + value : "another value",
           "; use the same configuration on every machine");
     }
   }

@@ -16,12 +16,12 @@ namespace accelerate {
 /// number of processes; an elastic job accepts any number.
 class ACCELERATE_INTERNAL RollCall {
  public:
-  /// `own` is machine 0's own introduction. `tells_values`: a rejection may
+  /// `own` is machine 0's own introduction. `shows_values`: a rejection may
   /// contain values of machine 0; not if anyone can connect.
   RollCall(
       HelloMessage own,
       int num_machines,
-      bool tells_values,
+      bool shows_values,
       bool is_elastic = false);
 
   /// The index for a machine of an elastic job that names none: the one its
@@ -46,7 +46,7 @@ class ACCELERATE_INTERNAL RollCall {
 
   std::vector<std::optional<HelloMessage>> entries_;
   std::vector<bool> here_;
-  bool tells_values_;
+  bool shows_values_;
   bool is_elastic_;
 };
 
