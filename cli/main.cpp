@@ -83,7 +83,7 @@ std::string explain_unknown_command(
       return accelerate::str_cat(
           "'",
           name,
-          "' is a command of the Python package: run `python -m ",
+          "' is a command of the Python package; run `python -m ",
           command.module,
           "`");
     }

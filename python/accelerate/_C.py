@@ -54,8 +54,8 @@ def _load() -> ModuleType:
     if cuda and engine.cuda_version not in (0, int(cuda.split(".")[0])):
         raise _refuse(
             f"supports torch builds for CUDA {engine.cuda_version} or the CPU, but the installed "
-            f"torch is built for CUDA {cuda}. Install a matching torch, or build accelerate with "
-            "the installed one (pip install .)"
+            f"torch is built for CUDA {cuda}. Install a matching version of torch, or build "
+            "accelerate with the installed version (pip install .)"
         )
     return engine
 

@@ -227,7 +227,7 @@ def _read_accelerator_state(
             if (folder / f"{position}.bin").exists():
                 _debug.warn(
                     f"[load_state] {folder / position}.bin stores the position of a DataLoader as "
-                    "an object of Hugging Face Accelerate, which this package cannot read. Call "
+                    "a Hugging Face Accelerate object, which this package cannot read. Call "
                     "skip_first_batches() instead",
                     stacklevel=4,
                 )

@@ -171,7 +171,7 @@ def _shard(
         if dataloader.batch_size is None:
             raise UsageError(
                 "[prepare_data_loader] An IterableDataset with batch_size=None cannot be "
-                f"distributed over {num_processes} processes. Set a batch_size, or pass "
+                f"distributed across {num_processes} processes. Set a batch_size, or pass "
                 "dispatch_batches=True"
             )
         shard = IterableDatasetShard(
@@ -188,7 +188,7 @@ def _shard(
     is_batch_sampler = isinstance(dataloader.sampler, BatchSampler)
     if dataloader.batch_sampler is None and not is_batch_sampler:
         raise UsageError(
-            "[prepare_data_loader] A loader with batch_size=None cannot be distributed over "
+            "[prepare_data_loader] A loader with batch_size=None cannot be distributed across "
             f"{num_processes} processes. Set a batch_size, a batch_sampler or a BatchSampler as "
             "its sampler"
         )

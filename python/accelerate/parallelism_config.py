@@ -219,7 +219,7 @@ class ParallelismConfig:
             raise ValueError(
                 "FSDP is enabled but the parallelism config has no dimension for FSDP to shard across "
                 "(both `dp_shard_size` and `cp_size` are 1). Set dp_shard_size, or leave out "
-                "parallelism_config to shard over all processes."
+                "parallelism_config to shard across all processes."
             )
 
     def _mesh_sizes(self) -> _C.MeshSizes:

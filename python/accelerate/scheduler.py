@@ -64,7 +64,7 @@ def check_state(scheduler: Any, shared: dict[str, Any], state: dict[str, Any]) -
     lacking = sorted({"lr_lambdas"} & scheduler.state_dict().keys() - state.keys())
     if lacking:
         raise UsageError(
-            f"[load_state] The saved state of a {saved} lacks {lacking[0]}, which {own} needs. "
+            f"[load_state] The saved state of type {saved} lacks {lacking[0]}, which {own} needs. "
             "Create the same schedule before loading"
         )
     if saved != own:

@@ -89,7 +89,7 @@ StateDict to_state_dict(const py::handle& values) {
       state.set(name, value.cast<at::Tensor>());
     } else {
       throw UsageError(
-          "[state] '" + name + "' is a " +
+          "[state] '" + name + "' is of type " +
           std::string(py::str(py::type::of(value).attr("__name__"))) +
           ", expected a bool, int, float, str, tensor or slice");
     }

@@ -141,7 +141,7 @@ def function(optimizer):
     "optimizer, schedule, message",
     [
         (adamw_of_two_groups, steps, "Create the same groups before loading"),
-        (adamw, function, "The saved state of a StepLR lacks lr_lambdas, which LambdaLR needs"),
+        (adamw, function, "The saved state of type StepLR lacks lr_lambdas, which LambdaLR needs"),
     ],
 )
 def test_what_does_not_fit_changes_nothing(tmp_path, optimizer, schedule, message):

@@ -326,7 +326,7 @@ def test_what_is_missing_for_tpus_and_sagemaker_is_one_line() -> None:
     for command in ("tpu-config", "to-fsdp2"):
         told = python_m("accelerate.commands.accelerate_cli", command)
         assert told.returncode == 2
-        assert f"'{command}' is a command of the Python package: run `python -m accelerate." in told.stderr
+        assert f"'{command}' is a command of the Python package; run `python -m accelerate." in told.stderr
 
 
 FSDP_SECTION = {

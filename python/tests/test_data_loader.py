@@ -567,8 +567,8 @@ def test_batches_travel_as_bytes():
 @pytest.mark.parametrize(
     ("loader", "options", "sentence"),
     [
-        (DataLoader(TEN, None), {}, "A loader with batch_size=None cannot be distributed over 2 processes"),
-        (DataLoader(Stream(), None), {}, "IterableDataset with batch_size=None cannot be distributed over 2 processes"),
+        (DataLoader(TEN, None), {}, "A loader with batch_size=None cannot be distributed across 2 processes"),
+        (DataLoader(Stream(), None), {}, "IterableDataset with batch_size=None cannot be distributed across 2 processes"),
         (DataLoader(TEN, 3), {"split_batches": True}, "the batch size 3 must be a multiple of 2"),
         (DataLoader(Stream(), 3), {"split_batches": True}, "the batch size 3 must be a multiple of 2"),
         (DataLoader(TEN, batch_sampler=[[1]]), {"split_batches": True}, "has no batch_size"),

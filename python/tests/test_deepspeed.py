@@ -420,7 +420,7 @@ def test_the_prepared_model_saves_and_loads_checkpoints(tmp_path):
     model.save_checkpoint(tmp_path)
     assert (tmp_path / "latest").read_text() == "global_step4"
     assert model.load_checkpoint(tmp_path, tag="named") == (str(tmp_path / "named"), {})
-    with pytest.warns(UserWarning, match="No checkpoint"):
+    with pytest.warns(UserWarning, match="contains no checkpoint"):
         assert model.load_checkpoint(tmp_path / "named") == (None, {})
     with pytest.raises(UsageError, match="loaded as a whole"):
         model.load_checkpoint(tmp_path, load_optimizer_states=False)

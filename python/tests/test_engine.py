@@ -115,5 +115,5 @@ def test_an_object_that_gives_other_values_is_named():
     accelerator, *_ = make(False)
     odd = Odd()
     accelerator._run.state.add("odd", odd)
-    with pytest.raises(ValueError, match="'what' is a object, expected a bool, int"):
+    with pytest.raises(ValueError, match="'what' is of type object, expected a bool, int"):
         accelerator._run.state.state_dict()

@@ -112,17 +112,17 @@ def test_a_captured_variable_that_cannot_travel_is_named_with_the_function():
         debug_launcher(train)
     message = str(caught.value)
     assert "train' cannot be sent" in message
-    assert "the captured variable 'lock' (a lock), used by 'helper', cannot be pickled" in message
+    assert "the captured variable 'lock' (of type lock), used by 'helper', cannot be pickled" in message
     assert "\n" not in message
 
 
 def test_a_global_variable_that_cannot_travel_is_named():
     out = run_program("launchers/generator_of_main.py")
-    assert "function 'train'" in out and "global variable 'batches' (a generator)" in out
+    assert "function 'train'" in out and "global variable 'batches' (of type generator)" in out
 
 
 def test_an_argument_that_cannot_travel_is_named():
-    with pytest.raises(TypeError, match=r"its argument 1 \(a lock\) cannot be pickled"):
+    with pytest.raises(TypeError, match=r"its argument 1 \(of type lock\) cannot be pickled"):
         debug_launcher(print, (1, threading.Lock()))
 
 

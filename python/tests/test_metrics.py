@@ -190,8 +190,8 @@ def test_values_that_do_not_fit_are_named_on_every_rank(two):
     first, second = (found["ranks"] for found in two)
     for name in ("gathered text", "reduced text", "reduction"):
         assert "rank 1 failed with" in first[name] and "\n" not in first[name]
-    assert second["gathered text"].startswith("NotATensor: [gather] Got a str")
-    assert second["reduced text"].startswith("NotATensor: [reduce] Got a str")
+    assert second["gathered text"].startswith("NotATensor: [gather] Got an object of type str")
+    assert second["reduced text"].startswith("NotATensor: [reduce] Got an object of type str")
     assert second["reduction"].startswith("UsageError: [reduce] Unknown reduction 'product'")
     told = two[0]["ranks"]["unpicklable"]
     assert told.startswith("MismatchError: rank 1 failed with") and "\n" not in told

@@ -115,9 +115,9 @@ def test_a_join_wants_a_list_of_prepared_models(tmp_path):
     assert ours[0] == ours[1]
     here = "[join_uneven_inputs] "
     wants = [
-        f"{here}Got a Sequential. Pass a list",
-        f"{here}Got a Sequential. Pass a list",
-        f"{here}Got a NoneType. Pass a list",
+        f"{here}Got an object of type Sequential. Pass a list",
+        f"{here}Got an object of type Sequential. Pass a list",
+        f"{here}Got an object of type NoneType. Pass a list",
         f"{here}The list of models is empty",
         f"{here}This Sequential was not prepared",
         f"{here}This Sequential was not prepared",

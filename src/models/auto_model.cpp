@@ -37,7 +37,7 @@ const Architecture& find_architecture(const ModelConfig& config) {
   config.refuse(str_cat(
       "The 'model_type' '",
       type,
-      "' is not supported. Supported: ",
+      "' is not supported. Supported types: ",
       known,
       ". docs/adding.md shows how to add a model type"));
 }

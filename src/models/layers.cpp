@@ -203,7 +203,7 @@ Activation read_activation(
       key,
       "' is '",
       name,
-      "', which is not supported. Supported: ",
+      "', which is not supported. Supported values: ",
       known));
 }
 

@@ -105,7 +105,7 @@ at::Tensor rotary_frequencies(const ModelConfig& config, int64_t head_dim) {
   config.refuse(str_cat(
       "The rope type '",
       type,
-      "' is not supported. Supported: default, linear, llama3"));
+      "' is not supported. Supported types: default, linear, llama3"));
 }
 
 /// Reshapes B x T x C to heads B x H x T x D and rotates them to their

@@ -128,7 +128,7 @@ std::string LoadReport::summary() const {
   std::vector<std::string> problems;
   if (!missing.empty()) {
     problems.push_back(str_cat(
-        "newly initialized, because the files do not contain them (train "
+        "newly initialized, because the files do not contain them (train them "
         "before use): ",
         shown(missing)));
   }
@@ -263,8 +263,8 @@ FreshTensors ModelLoader::copy(
             ": ",
             shown(model.report_.mismatched.back()),
             ". Set ignore_mismatched_sizes to initialize a new tensor (for a "
-            "head with different classes), or check that config.json belongs "
-            "to the weights"));
+            "head with different classes), or check that config.json matches "
+            "the weights"));
       }
       continue;
     }

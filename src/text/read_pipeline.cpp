@@ -157,7 +157,8 @@ void read_pre_tokenizer(const JsonNode& node, TokenizerComponents& components) {
   const bool is_bpe = std::holds_alternative<ByteBpeModel>(components.model);
   if (node.is_null()) {
     node.refuse(
-        "is null, but tokenizers that do not split words are not supported");
+        "is null, but tokenizers that do not split text into words are not "
+        "supported");
   }
   const std::string& type = node.type();
   const bool is_bert = type == "BertPreTokenizer";

@@ -74,7 +74,7 @@ Slots read_template(
   };
   if (count(Kind::kFirst) != 1 || count(Kind::kSecond) != (is_pair ? 1 : 0)) {
     node.refuse(
-        is_pair ? "is not supported: it must use A and B exactly once each"
+        is_pair ? "is not supported: it must use both A and B exactly once"
                 : "is not supported: it must use A exactly once and must not "
                   "use B");
   }

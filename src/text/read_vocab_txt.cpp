@@ -97,7 +97,7 @@ TokenizerComponents read_vocab_txt(
     const std::string& name) {
   if (const auto at = find_invalid_utf8(lines)) {
     throw ConfigError(
-        str_cat("[Tokenizer] ", name, " is not UTF-8 at byte ", *at));
+        str_cat("[Tokenizer] ", name, " is not valid UTF-8 at byte ", *at));
   }
   TokenizerComponents components;
   read_lines(lines, components.vocabulary, name);

@@ -271,7 +271,7 @@ const Elsewhere kElsewhere[] = {
      [](auto& a, auto& net) {
        a.backward(net(torch::ones({2, 4})).sum(), {.weight = 2});
      }},
-    {"forward of a prepared model",
+    {"forward pass of a prepared model",
      [](auto&, auto& net) {
        net(torch::ones({2, 4}));
      },

@@ -310,7 +310,7 @@ TEST(Backward, RejectsALossOfNoPreparedModel) {
   EXPECT_THAT(
       [&] { accelerator.backward(model->forward(x).sum()); },
       ThrowsMessage<UsageError>(
-          HasSubstr("No prepared model was called since")));
+          HasSubstr("No prepared model has been called since")));
   accelerator.backward(net(x).sum());
 }
 
@@ -368,7 +368,7 @@ TEST(Backward, AllowsTwoForwardsBeforeEitherStep) {
   EXPECT_THAT(
       [&] { accelerator.backward(first->forward(x).sum()); },
       ThrowsMessage<UsageError>(
-          HasSubstr("No prepared model was called since")));
+          HasSubstr("No prepared model has been called since")));
 }
 
 TEST(Accumulate, RejectsAStaticGraphThatStartsDuringAccumulation) {

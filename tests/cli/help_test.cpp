@@ -170,7 +170,7 @@ TEST(Mistakes, GetOneSentenceWithAnAction) {
        "[launch] unknown option '--num_proceses'; did you mean "
        "'--num_processes'?"},
       {"launch",
-       "[launch] no program given; use `accelerate launch [OPTIONS] "
+       "[launch] no program was given; use `accelerate launch [OPTIONS] "
        "train.py`, or see `accelerate launch --help`"},
       {"launch --num_processes two train.py",
        "--num_processes must be a whole number from 1 to 4096, or auto, not "
@@ -192,8 +192,9 @@ TEST(Mistakes, GetOneSentenceWithAnAction) {
        "[config] --cpu and --multi_gpu contradict each other: use only one of "
        "them"},
       {"launch --num_machines 3 --num_processes 2 --main_process_ip a x",
-       "[launch] --num_processes 2 cannot be divided over 3 machines. The "
-       "number is the total over all machines, so use a multiple of 3"},
+       "[launch] --num_processes 2 cannot be divided evenly between 3 "
+       "machines. The number is the total for all machines, so use a multiple "
+       "of 3"},
       {"watch --prt 3 runs", "unknown option '--prt'; did you mean '--port'?"},
       {"watch --port x runs",
        "--port must be a whole number from 0 to 65535, not 'x'"},
@@ -204,7 +205,7 @@ TEST(Mistakes, GetOneSentenceWithAnAction) {
        "[launch] unknown option '--config'; did you mean '--config_file'?"},
       {"launch --nproc_per_node 2 train.py",
        "[launch] --nproc_per_node: This is an option of torchrun. Use "
-       "--num_processes, the total over all machines"},
+       "--num_processes, the total for all machines"},
       {"config defualt",
        "unexpected argument 'defualt'; did you mean "
        "'default'?"},

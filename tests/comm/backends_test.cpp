@@ -131,7 +131,7 @@ TEST_F(Backends, ThrowIfTheyCreateNothing) {
   EXPECT_THAT(
       [] { run_ranks(2, [](ProcessGroup) {}, {.backend = "null"}); },
       ThrowsMessage<ConfigError>(
-          HasSubstr("`make` of the backend 'null' returned null")));
+          HasSubstr("The `make` function of backend 'null' returned null")));
 }
 
 TEST_F(Backends, ArePreferredOnTheirNativeDevice) {

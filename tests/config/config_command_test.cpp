@@ -173,8 +173,8 @@ TEST_F(ConfigCommand, ErrorsAboutValuesOfTheFileNameItsLine) {
       {"num_machines: 1\ndistributed_type: MULTI_GPU\n",
        ":2] distributed_type MULTI_GPU, but this machine has no usable GPU: "},
       {"num_machines: 3\nmain_process_ip: a\nnum_processes: 2\n",
-       ":3] num_processes 2 cannot be divided over 3 machines. The number is "
-       "the total over all machines, so use a multiple of 3\n"},
+       ":3] num_processes 2 cannot be divided evenly between 3 machines. The "
+       "number is the total for all machines, so use a multiple of 3\n"},
       {"mixed_precision: fp8\n", ":1] mixed_precision: fp8: fp8 is not"},
       {"debug: no\nmixed_precision: half\n",
        ":2] mixed_precision half is not supported; use no, fp16 or bf16\n"},

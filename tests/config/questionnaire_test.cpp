@@ -147,7 +147,7 @@ TEST(Questionnaire, RepeatsTheQuestionAfterAnInvalidAnswer) {
         "Please enter yes or no.",
         "Please enter a number of at least 2.",
         "Please enter at most 2, one process per GPU.",
-        "Please enter 'all', or indices"}) {
+        "Please enter 'all', or GPU indices"}) {
     EXPECT_THAT(session.shown, HasSubstr(part));
   }
 }

@@ -34,7 +34,7 @@ TEST(GatedKernels, RefuseWhatDoesNotFit) {
       [&] {
         kernels::rotate(x, torch::ones({1, 3, 8}), torch::ones({1, 3, 8}));
       },
-      ThrowsMessage<UsageError>(HasSubstr("half of the channels")));
+      ThrowsMessage<UsageError>(HasSubstr("channels / 2")));
   EXPECT_THAT(
       [&] { kernels::swiglu(x, torch::zeros({2})); },
       ThrowsMessage<UsageError>(

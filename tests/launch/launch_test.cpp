@@ -284,7 +284,7 @@ TEST(Launch, SaysThatMachine0CannotBeReached) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_EQ(
       result.err,
-      "[launch] machine 0 cannot be reached at 127.0.0.1 port " + port +
+      "[launch] machine 0 could not be reached at 127.0.0.1 port " + port +
           " within 1 s (Connection refused); is its launcher running, are "
           "--main_process_ip and --main_process_port correct, and does the "
           "firewall allow that port?\n");
@@ -602,8 +602,8 @@ TEST(LaunchErrors, GetOneLineAndExitCode2) {
   const std::string pipe = folder.path() / "pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0700), 0);
   const std::pair<std::vector<std::string>, const char*> cases[] = {
-      {{kProgram, "launch"}, "[launch] no program given"},
-      {{kProgram, "launch", ""}, "[launch] no program given"},
+      {{kProgram, "launch"}, "[launch] no program was given"},
+      {{kProgram, "launch", ""}, "[launch] no program was given"},
       {{kProgram, "launch", "--num_processes", "0", "true"}, "num_processes"},
       {{kProgram, "launch", "--num_processes", "two", "true"}, "num_processes"},
       {{kProgram, "launch", "--num_procs", "2", "true"}, "--num_processes"},

@@ -391,7 +391,7 @@ TEST_F(Machines, ReportAWrongPortOnBothSides) {
   EXPECT_EQ(second->wait(10s).exit_code, 1);
   EXPECT_THAT(
       second->err(),
-      HasSubstr("cannot be reached at 10.77.0.1 port 29999 within 2 s "
+      HasSubstr("could not be reached at 10.77.0.1 port 29999 within 2 s "
                 "(Connection refused)"));
 }
 

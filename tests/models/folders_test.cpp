@@ -104,7 +104,7 @@ TEST(BadFolder, EachCauseHasASentenceThatNamesTheFile) {
   EXPECT_THAT(
       message_of([&] { AutoModel::from_pretrained(empty.path()); }),
       HasSubstr(
-          "config.json: The file is not JSON. Was the download complete?"));
+          "config.json: The file is not JSON. Is the download complete?"));
   empty.write("config.json", "{\"hidden_size\": 8}");
   EXPECT_THAT(
       message_of([&] { AutoModel::from_pretrained(empty.path()); }),
@@ -133,7 +133,8 @@ TEST(BadFolder, InvalidValuesAreRejected) {
        "attention heads, 3"},
       {"\"hidden_act\": \"gelu\"",
        "\"hidden_act\": \"snake\"",
-       "'hidden_act' is 'snake', which is not supported. Supported: gelu,"},
+       "'hidden_act' is 'snake', which is not supported. Supported values: "
+       "gelu,"},
       {"\"is_decoder\": false", "\"is_decoder\": true", "'is_decoder' is true"},
       {"\"is_decoder\": false",
        "\"problem_type\": \"guess\"",
@@ -292,8 +293,9 @@ TEST(Folder, NamesOfHeadsAndOldFilesAreMatchedAsTransformersMatchesThem) {
           HasSubstr(
               "[from_pretrained] BertForSequenceClassification from " +
               folder.path().string()),
-          HasSubstr("newly initialized, because the files do not contain them "
-                    "(train before use): classifier.bias, classifier.weight"),
+          HasSubstr(
+              "newly initialized, because the files do not contain them (train "
+              "them before use): classifier.bias, classifier.weight"),
           HasSubstr("in the files but not in the model: cls.classifier.bias")));
   EXPECT_THAT(
       old->load_report().missing,

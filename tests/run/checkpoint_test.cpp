@@ -952,7 +952,7 @@ TEST(SchedulerOfACheckpoint, OfTorchOnTheOriginalOptimizerIsWarnedAbout) {
   run.accelerator.save_state(folder.path() / "state");
   EXPECT_THAT(
       ::testing::internal::GetCapturedStderr(),
-      HasSubstr("schedulers of torch::optim have no state"));
+      HasSubstr("torch::optim schedulers have no state"));
   // A rate that was loaded is none that a scheduler has set.
   Scheduled again(false);
   again.load(folder.path() / "state");
@@ -973,7 +973,7 @@ TEST(SchedulerOfACheckpoint, OfTorchCausesAWarning) {
   EXPECT_EQ(saved(), "");
   scheduler.step();
   scheduler.step(); // the first leaves the rate unchanged
-  EXPECT_THAT(saved(), HasSubstr("schedulers of torch::optim have no state"));
+  EXPECT_THAT(saved(), HasSubstr("torch::optim schedulers have no state"));
   EXPECT_EQ(saved(), "");
 }
 

@@ -546,7 +546,7 @@ TEST(MasterWeights, AreSavedAsAModelToo) {
 TEST(MasterWeights, RejectIncompatibleOptions) {
   EXPECT_THAT(
       [] { Accelerator({.cpu = true, .master_weights = true}); },
-      ThrowsMessage<ConfigError>(HasSubstr("needs mixed precision bf16")));
+      ThrowsMessage<ConfigError>(HasSubstr("needs bf16 mixed precision")));
   Accelerator accelerator(with_masters());
   torch::nn::Embedding table(torch::nn::EmbeddingOptions(3, 2).sparse(true));
   EXPECT_THAT(

@@ -177,7 +177,7 @@ TEST(SafetensorsIndex, TakesOldAndForeignKeysButNothingMalformed) {
       {"{", "is not JSON"},
       {"[]", "an array instead of an object"},
       {"{}", "has no weight_map"},
-      {"\xff", "is not UTF-8 at byte 0"},
+      {"\xff", "is not valid UTF-8 at byte 0"},
       {R"({"weight_map":[]})", "an array instead of an object"},
       {R"({"weight_map":{},"weight_map":{}})", "weight_map twice"},
       {R"({"weight_map":{"a":1}})", "a number instead of a string"},

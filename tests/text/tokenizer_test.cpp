@@ -72,7 +72,7 @@ TEST(Tokenizer, SaysWhereABertVocabularyIsIncomplete) {
   folder.write("vocab.txt", "[UNK]\n\xff\n");
   EXPECT_THAT(
       message_of<ConfigError>([&] { Tokenizer::from_file(file); }),
-      HasSubstr("is not UTF-8 at byte 6"));
+      HasSubstr("is not valid UTF-8 at byte 6"));
 }
 
 TEST(Tokenizer, SaysWhichFileIsMissing) {

@@ -93,8 +93,8 @@ def structure_of(value: Any, where: str) -> str:
             {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}, where
         )
     raise NotATensor(
-        f"[{where}] Got a {type(value).__name__}, expected a tensor, or a list, tuple or "
-        "dictionary of tensors. Use gather_object for other objects"
+        f"[{where}] Got an object of type {type(value).__name__}, expected a tensor or a list, "
+        "tuple or dictionary of tensors. Use gather_object for other objects"
     )
 
 

@@ -41,7 +41,7 @@ def _travels(value: Any) -> bool:
 def _stuck_argument(args: tuple[Any, ...]) -> str | None:
     for position, value in enumerate(args):
         if not _travels(value):
-            return f"its argument {position} (a {type(value).__qualname__})"
+            return f"its argument {position} (of type {type(value).__qualname__})"
     return None
 
 
@@ -56,7 +56,7 @@ def _stuck_capture(callable_: Any, seen: set[int]) -> str | None:
             deeper = _stuck_capture(value, seen)
             if deeper:
                 return f"{deeper}, used by '{name}',"
-            return f"the {kind} '{name}' (a {type(value).__qualname__})"
+            return f"the {kind} '{name}' (of type {type(value).__qualname__})"
     return None
 
 

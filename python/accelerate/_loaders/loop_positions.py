@@ -430,7 +430,7 @@ class PlacedLoader(DataLoader):
         elif num_left > 0 and self._shard_of_batches is None:
             _debug.warn(
                 f"[load_state] {state['world_size']} processes had read {state['num_done']} {unit} "
-                "of the epoch. This number does not divide evenly between the processes of this "
+                "of the epoch. This number cannot be split evenly between the processes of this "
                 f"run, so the last {num_left} are read again",
                 stacklevel=2,
             )

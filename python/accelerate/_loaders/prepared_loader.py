@@ -313,5 +313,5 @@ def refuse_device_mesh(torch_device_mesh: Any) -> None:
     if torch_device_mesh is not None:
         raise UsageError(
             "[prepare_data_loader] torch_device_mesh is not supported. Leave it out to distribute "
-            "the data over all processes"
+            "the data across all processes"
         )

@@ -195,7 +195,7 @@ class BatchSamplerShard(_OverBatches):
     def _uneven(self, number: int, size: int) -> UsageError:
         return UsageError(
             f"[BatchSamplerShard] Batch {number} of {type(self.batch_sampler).__name__} has {size} "
-            f"samples, but its batch_size is {self.batch_size}. Remove the attribute batch_size if "
+            f"samples, but its batch_size is {self.batch_size}. Remove the batch_size attribute if "
             "batches vary in size"
         )
 

@@ -95,14 +95,15 @@ class DeepSpeedEngine:
             raise UsageError(
                 "[load_checkpoint] A checkpoint can only be loaded as a whole: weights, optimizer "
                 "state and scheduler state. Leave load_module_only, load_optimizer_states and "
-                "load_lr_scheduler_states at their defaults, or load the weights of save_model() "
-                "before prepare()."
+                "load_lr_scheduler_states at their defaults, or load the weights that save_model() "
+                "saved, before you call prepare()."
             )
         if tag is None:
             latest = Path(load_dir) / _LATEST
             if not latest.is_file():
                 _debug.warn(
-                    f"[load_checkpoint] No checkpoint in {load_dir}: the file 'latest' is missing"
+                    f"[load_checkpoint] {load_dir} contains no checkpoint: the file 'latest' is "
+                    "missing"
                 )
                 return None, {}
             tag = latest.read_text(encoding="utf-8").strip()

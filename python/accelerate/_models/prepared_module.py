@@ -171,8 +171,8 @@ def refuse_compiled_twice(function: Any) -> None:
     module = _module_of_compiled(function)
     if module is not None and _prepared_in(module) is None:
         raise UsageError(
-            f"[prepare] Got a function that calls a {module.__class__.__name__}, because "
-            "torch.compile was called twice. Compile the module once, or after prepare()"
+            f"[prepare] Got a function that calls an object of type {module.__class__.__name__}, "
+            "because torch.compile was called twice. Compile the module once, or after prepare()"
         )
 
 

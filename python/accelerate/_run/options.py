@@ -68,7 +68,8 @@ def sort_handlers(handlers: list[KwargsHandler] | None) -> dict[type, KwargsHand
     found: dict[type, KwargsHandler] = {}
     if handlers is not None and not isinstance(handlers, Iterable):
         raise UsageError(
-            f"[Accelerator] kwargs_handlers is a {type(handlers).__name__}. Pass a list of handlers"
+            f"[Accelerator] kwargs_handlers is of type {type(handlers).__name__}. Pass a list of "
+            "handlers"
         )
     for handler in handlers or ():
         if not isinstance(handler, _HANDLERS):
@@ -148,7 +149,7 @@ def check_type(name: str, value: Any, kind: type) -> None:
     """Raises if an argument of the Accelerator has another type, such as a dict."""
     if value is not None and not isinstance(value, kind):
         raise UsageError(
-            f"[Accelerator] {name} is a {type(value).__name__}. Pass a {kind.__name__} object"
+            f"[Accelerator] {name} is of type {type(value).__name__}. Pass a {kind.__name__} object"
         )
 
 

@@ -51,8 +51,8 @@ def _contexts(joinables: Iterable[Any]) -> list[_C.ModelContext]:
     # Some modules can be iterated over.
     if isinstance(joinables, torch.nn.Module) or not isinstance(joinables, Iterable):
         raise UsageError(
-            f"[join_uneven_inputs] Got a {type(joinables).__name__}. Pass a list of the prepared "
-            "models that the loop trains"
+            f"[join_uneven_inputs] Got an object of type {type(joinables).__name__}. Pass a list "
+            "of the prepared models that the loop trains"
         )
     models = list(joinables)
     if not models:

@@ -363,7 +363,7 @@ def _optimizer_of(plugin: DeepSpeedPlugin, dummy: DummyOptim) -> torch.optim.Opt
     if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
         raise NotImplementedError(
             f"[DeepSpeed] The optimizer {name} is not supported in the configuration. Use Adam, "
-            "AdamW or a class of torch.optim, or create the optimizer in the code and remove the "
+            "AdamW or a class from torch.optim, or create the optimizer in the code and remove the "
             "section"
         )
     try:

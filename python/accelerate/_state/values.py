@@ -72,8 +72,8 @@ def _class_of(owner: str, kind: str, module: str, name: str) -> type:
     found = _find_class(module, name)
     if found is None or not _KINDS[kind](found):
         raise UsageError(
-            f"[load_state] The state of '{owner}' contains a {module}.{name}, which is not an "
-            f"imported enum or dataclass. Import {module} before load_state()"
+            f"[load_state] The state of '{owner}' contains an object of type {module}.{name}, "
+            f"which is not an imported enum or dataclass. Import {module} before load_state()"
         )
     return found
 
@@ -163,8 +163,8 @@ class _Encoder:
             if isinstance(value, numpy.generic) and value.dtype.kind in "biufc":
                 return {"number": [value.dtype.str, self._put_bytes(value.tobytes())]}
         raise OnlyPickled(
-            f"the state of '{self._name}' contains a {kind.__name__}, but only tensors, numbers, "
-            "strings and containers of them are supported"
+            f"the state of '{self._name}' contains an object of type {kind.__name__}, but only "
+            "tensors, numbers, strings and containers of these are supported"
         )
 
     def _factory(self, value: defaultdict) -> str | None:
@@ -205,7 +205,7 @@ class _Encoder:
     def _put(self, tensor: torch.Tensor) -> int:
         if not _C.fits_into_files(tensor):
             raise OnlyPickled(
-                f"the state of '{self._name}' contains a tensor of {tensor.dtype} "
+                f"the state of '{self._name}' contains a tensor of type {tensor.dtype} "
                 f"({tensor.layout}, on {tensor.device}), which safetensors files cannot store"
             )
         self.tensors.append(tensor)
@@ -301,8 +301,9 @@ def unflatten(flat: dict[str, Any], name: str, owner: str = "", copies: bool = T
             return found[value]  # type: ignore[index]
         if kind not in ("array", "number"):
             raise DataError(
-                f"[load_state] The state of '{owner or name}' contains a '{kind}', which this "
-                "version cannot read. Load it with the version of accelerate that saved it"
+                f"[load_state] The state of '{owner or name}' contains a value of kind '{kind}', "
+                "which this version cannot read. Load it with the version of accelerate that "
+                "saved it"
             )
         import numpy
 

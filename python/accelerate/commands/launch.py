@@ -80,8 +80,8 @@ def tpu_pod_launcher(args: argparse.Namespace) -> None:
 
 def sagemaker_launcher(sagemaker_config: SageMakerConfig, args: argparse.Namespace) -> None:
     raise NotImplementedError(
-        "[launch] Submitting jobs to SageMaker is not supported. Submit the job with sagemaker's "
-        "own estimator, and call `accelerate launch` in it"
+        "[launch] Submitting jobs to SageMaker is not supported. Submit the job with an estimator "
+        "of the sagemaker package, and call `accelerate launch` in the job"
     )
 
 

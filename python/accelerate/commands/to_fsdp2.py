@@ -108,7 +108,7 @@ def to_fsdp2_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:
         parser = CustomArgumentParser("accelerate to-fsdp2", description=_DESCRIPTION)
     parser.add_argument("--config_file", required=True, help="The file to convert")
     parser.add_argument("--overwrite", action="store_true", default=False, help="Replace a file")
-    parser.add_argument("--output_file", help="File to write; leave it out with --overwrite")
+    parser.add_argument("--output_file", help="File to write (not needed with --overwrite)")
     return parser
 
 

@@ -626,8 +626,8 @@ class FullyShardedDataParallelPlugin:
             policy = self._named_policy(policy.upper())
         elif not callable(policy):
             raise ConfigError(
-                f"[FSDP] auto_wrap_policy is {described(policy)}. Expected a function, a policy of "
-                f"torch.distributed.fsdp.wrap or one of {', '.join(FSDP_AUTO_WRAP_POLICY)}"
+                f"[FSDP] auto_wrap_policy is {described(policy)}. Expected a function, a policy "
+                f"from torch.distributed.fsdp.wrap or one of {', '.join(FSDP_AUTO_WRAP_POLICY)}"
             )
         self.auto_wrap_policy = policy
 

@@ -99,7 +99,7 @@ def save(
         if not is_path or not isinstance(obj, dict):
             raise UsageError(
                 "[save] safe_serialization=True needs a dictionary of tensors and a path, but got "
-                f"a {type(obj).__name__} and a {type(f).__name__}"
+                f"objects of type {type(obj).__name__} and {type(f).__name__}"
             )
         _files.save_tensors(obj, f)
     elif is_path:

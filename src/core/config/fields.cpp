@@ -42,7 +42,7 @@ std::string check_gpu_ids(const std::string& text) {
     // The last ones are the spellings of "none" by users, containers and Slurm.
     if (!is_index && !id.starts_with("GPU-") && !id.starts_with("MIG-") &&
         id != "-1" && id != "none" && id != "void" && id != "NoDevFiles") {
-      return "'all', or indices or UUIDs of GPUs separated by commas, e.g. 0,1";
+      return "'all', or GPU indices or UUIDs separated by commas, e.g. 0,1";
     }
     begin = end + 1;
   }
@@ -82,13 +82,13 @@ std::string check_variables(const std::string& text) {
   };
   return !text.empty() && std::all_of(text.begin(), text.end(), is_word_char)
              ? ""
-             : "names of environment variables separated by commas, e.g. A,B";
+             : "environment variable names separated by commas, e.g. A,B";
 }
 
 std::string check_tee(const std::string& text) {
-  return parse_stream_choice(text)
-             ? ""
-             : "0, 1, 2 or 3, or one of these per local rank, e.g. 0:3,1:2";
+  return parse_stream_choice(text) ? ""
+                                   : "0, 1, 2 or 3, or one of these values per "
+                                     "local rank, e.g. 0:3,1:2";
 }
 
 std::string check_ranks(const std::string& text) {
@@ -290,14 +290,15 @@ std::vector<Field> machine_fields() {
       {.name = "machine_rank",
        .member = &LaunchConfig::machine_rank,
        .group = kMachines,
-       .help = "Rank of this machine, from 0; the others connect to machine "
-               "0. Not needed with --num_machines MIN:MAX",
+       .help = "Rank of this machine, from 0; the other machines connect to "
+               "machine 0. Not needed with --num_machines MIN:MAX",
        .value_name = "N",
        .most = kMaxMachines - 1,
        .yaml_key = "machine_rank",
        .is_shared_key = true,
        .variable = variables::kMachineRank,
-       .question = "Which machine is this (the others connect to machine 0)?"},
+       .question =
+           "Which machine is this (the other machines connect to machine 0)?"},
       {.name = "main_process_ip",
        .member = &LaunchConfig::main_process_ip,
        .group = kMachines,
@@ -367,9 +368,9 @@ std::vector<Field> machine_fields() {
       {.name = "export",
        .member = &LaunchConfig::exported,
        .group = kMachines,
-       .help = "Environment variables to pass to workers on other hosts "
-               "(with --hosts, --hostfile and --mpirun_hostfile); may be "
-               "repeated",
+       .help =
+           "Environment variables to pass to workers on other hosts "
+           "(with --hosts, --hostfile or --mpirun_hostfile); may be repeated",
        .value_name = "NAMES",
        .check = check_variables,
        .adds_up = true,
@@ -434,9 +435,8 @@ std::vector<Field> job_fields() {
       {.name = "tee",
        .member = &LaunchConfig::tee,
        .group = kJob,
-       .help = "With --log_dir, which output the terminal also shows: 0 "
-               "nothing, 1 stdout, 2 stderr, 3 both; or per local rank, e.g. "
-               "0:3,1:2",
+       .help = "Output that the terminal also shows with --log_dir: 0 nothing, "
+               "1 stdout, 2 stderr, 3 both; or per local rank, e.g. 0:3,1:2",
        .value_name = "N",
        .check = check_tee,
        .letter = 't',
@@ -525,8 +525,8 @@ std::vector<Field> parallelism_fields() {
       {.name = "parallelism_config_dp_shard_size",
        .member = &LaunchConfig::parallelism_config_dp_shard_size,
        .group = kParallelism,
-       .help = "Number of processes that share the shards of one copy; needs "
-               "a program that shards, or --use_fsdp",
+       .help = "Number of processes that each copy of the model is sharded "
+               "across; needs a program that shards, or --use_fsdp",
        .value_name = "N",
        .least = 1,
        .most = kMaxProcesses,
@@ -545,12 +545,12 @@ std::vector<Field> sharding_fields() {
       {.name = "use_fsdp",
        .member = &LaunchConfig::use_fsdp,
        .group = kSharding,
-       .help = "Shard the models of a Python program over its processes with "
-               "FSDP (docs/guide_sharding.md; `distributed_type: FSDP` in "
-               "the file)",
+       .help = "Shard the models of a Python program across its processes with "
+               "FSDP (docs/guide_sharding.md; `distributed_type: FSDP` in the "
+               "file)",
        .variable = variables::kUseFsdp,
        .workers = WorkerRule::kWhereDecided,
-       .question = "Shard the model over the processes with FSDP?"},
+       .question = "Shard the model across the processes with FSDP?"},
       {.name = "fsdp_version",
        .member = &LaunchConfig::fsdp_version,
        .group = kSharding,

@@ -110,7 +110,7 @@ constexpr NamedAdvice kFlags[] = {
     {"fp16", "This flag was removed. Use --mixed_precision fp16"},
     {"num_gpus", "This flag was removed. Use --num_processes"},
     {"nproc_per_node",
-     "This is an option of torchrun. Use --num_processes, the total over all "
+     "This is an option of torchrun. Use --num_processes, the total for all "
      "machines"},
     {"nnodes", "This is an option of torchrun. Use --num_machines"},
     {"node_rank", "This is an option of torchrun. Use --machine_rank"},

@@ -249,7 +249,7 @@ void check_machines(const ResolvedConfig& config) {
         config,
         "hosts",
         "num_machines",
-        "remove num_machines; it is the number of hosts");
+        "remove num_machines, because it is always the number of hosts");
   }
   if (hosts == 0 && values.hostfile.empty() &&
       values.machine_rank >= values.num_machines.most) {

@@ -45,7 +45,7 @@ class RawModeGuard {
   RawModeGuard(int in, int out) {
     if (tcgetattr(in, &cooked_mode) != 0) {
       throw SystemError(str_cat(
-          "[config] the terminal does not respond (",
+          "[config] the terminal is not responding (",
           std::strerror(errno),
           "); answer through a pipe instead"));
     }

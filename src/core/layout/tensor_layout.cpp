@@ -25,7 +25,7 @@ void divide(
     if (shard.dim < 0 ||
         shard.dim >= static_cast<std::int64_t>(box.size.size())) {
       throw UsageError(str_cat(
-          "[layout] A tensor of ",
+          "[layout] A tensor with ",
           box.size.size(),
           " dimensions has no dimension ",
           shard.dim,

@@ -42,7 +42,7 @@ constexpr std::array<PhaseInfo, 8> kStepPhases = {{
     {&StepTimes::Phases::other,
      "user code",
      0.25,
-     "look for slow code in the loop: .item(), logging, evaluation"},
+     "look for slow code in the loop: .item(), logging or evaluation"},
 }};
 
 int64_t percent(double share) {

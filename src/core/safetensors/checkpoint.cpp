@@ -78,7 +78,8 @@ void Checkpoint::open_index(const fs::path& path) {
           path.string(),
           "' names the file ",
           shown(name),
-          ", which is missing from its folder; download or copy it too"));
+          ", which is missing from its folder; download or copy that file "
+          "too"));
     }
     file_index = files_.size();
     files_.emplace_back(file);

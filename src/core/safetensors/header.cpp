@@ -38,7 +38,7 @@ std::string_view header_text(
         length,
         " bytes, but at most ",
         kMaxHeaderBytes,
-        " are allowed; is it a safetensors file?"));
+        " are allowed; is this a safetensors file?"));
   }
   if (length > bytes.size() - kLengthBytes) {
     throw InvalidHeaderLengthError(str_cat(
@@ -56,9 +56,9 @@ std::string_view header_text(
     throw InvalidUtf8Error(str_cat(
         "[safetensors] the header of '",
         source,
-        "' is not UTF-8 at byte ",
+        "' is not valid UTF-8 at byte ",
         *at,
-        "; is it a safetensors file?"));
+        "; is this a safetensors file?"));
   }
   return text;
 }
@@ -78,7 +78,7 @@ void check_entry(
         entry.end,
         "], expected to begin at ",
         expected_begin,
-        " without overlap or gap; write the file again"));
+        " without overlaps or gaps; write the file again"));
   }
   if (std::any_of(entry.shape.begin(), entry.shape.end(), [](auto dim) {
         return dim > std::numeric_limits<std::int64_t>::max();

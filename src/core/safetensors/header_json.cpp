@@ -65,7 +65,7 @@ void HeaderReader::fail(const std::string& what) const {
       where(),
       " ",
       what,
-      "; expected {name: {dtype, shape, data_offsets}}: write the file again"));
+      "; expected {name: {dtype, shape, data_offsets}}. Write the file again"));
 }
 
 void HeaderReader::fail_twice(const std::string& key) const {

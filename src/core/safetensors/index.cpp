@@ -28,8 +28,8 @@ class IndexReader : public JsonEvents {
         source_,
         "' ",
         what,
-        "; expected {metadata: {total_size}, weight_map: {tensor: file}}: "
-        "write or download it again"));
+        "; expected {metadata: {total_size}, weight_map: {tensor: file}}. "
+        "Write or download it again"));
   }
 
  private:
@@ -141,7 +141,7 @@ ShardIndex parse_index(std::string_view text, const std::string& source) {
         "has ", text.size(), " bytes, but at most 100000000 are allowed"));
   }
   if (const auto at = find_invalid_utf8(text)) {
-    reader.fail(str_cat("is not UTF-8 at byte ", *at));
+    reader.fail(str_cat("is not valid UTF-8 at byte ", *at));
   }
   reader.read(text);
   return reader.take();

@@ -109,7 +109,7 @@ FileLayout lay_out(
         header.size(),
         " bytes, but at most ",
         kMaxHeaderBytes,
-        " are allowed; split the tensors over several files"));
+        " are allowed; split the tensors across several files"));
   }
   constexpr std::size_t kLengthDigits = 8;
   for (std::size_t i = 0; i < kLengthDigits; ++i) {

@@ -28,7 +28,7 @@ FileLayout lay_out_views(
           dtype_name(tensors[i].dtype),
           " need ",
           layout.extents[i].num_bytes,
-          "; pass contiguous data of the whole tensor"));
+          "; pass contiguous data for the whole tensor"));
     }
   }
   return layout;

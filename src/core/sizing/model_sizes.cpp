@@ -33,8 +33,8 @@ nlohmann::json read_config(const fs::path& path) {
     throw ConfigError(str_cat(
         "[estimate-memory] '",
         file.string(),
-        "' is not a JSON object; correct it, or remove it to estimate without "
-        "it"));
+        "' is not a JSON object; correct the file, or remove it to estimate "
+        "without it"));
   }
   return config;
 }

@@ -116,7 +116,7 @@ class MlflowTracker : public Tracker {
       say_once(str_cat(
           "'",
           printable(no_number),
-          "' is a string, but MLflow's metrics are numbers"));
+          "' is a string, but MLflow metrics must be numbers"));
     }
     say_what_went_wrong();
   }

@@ -186,7 +186,7 @@ void RankJournal::say_failure(const std::exception& error) {
           rank_.rank,
           "] ",
           printable(error.what()),
-          ". The page of `accelerate watch` will show no further steps of this "
+          ". The `accelerate watch` page will show no further steps of this "
           "rank"));
 }
 

@@ -48,12 +48,12 @@ class FolderClaim {
     const std::lock_guard lock(claims.mutex);
     if (!claims.paths.insert(path_).second) {
       throw UsageError(str_cat(
-          "[init_trackers] Another tracker '",
+          "[init_trackers] Another '",
           tracker,
-          "' of this process already writes to '",
+          "' tracker of this process already writes to '",
           printable(folder.string()),
-          "'. Call end_training() of the other Accelerator first, or give this "
-          "one its own project"));
+          "'. Call the other Accelerator's end_training() first, or give this "
+          "Accelerator its own project"));
     }
   }
   ~FolderClaim() {
@@ -132,7 +132,7 @@ void check_project(const std::string& project) {
     throw UsageError(str_cat(
         "[init_trackers] The project name '",
         printable(project),
-        "' cannot be used as the name of a folder. Choose a plain name"));
+        "' cannot be used as a folder name. Choose a plain name"));
   }
 }
 

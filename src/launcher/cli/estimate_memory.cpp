@@ -359,7 +359,7 @@ void add_estimate_memory_command(CLI::App& app, int& /*exit_code*/) {
           "--num_replicas,--num-replicas",
           options->num_replicas,
           "With --num_processes: number of copies of the model, each sharded "
-          "over its share of the processes (HSDP)")
+          "across its share of the processes (HSDP)")
       ->type_name("N")
       ->check(whole_number_from(1, 1'000'000))
       ->needs("--num_processes");

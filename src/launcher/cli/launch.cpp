@@ -38,7 +38,7 @@ namespace {
 void check_program(const std::vector<std::string>& program) {
   if (program.empty() || program[0].empty()) {
     throw ConfigError(
-        "[launch] no program given; use `accelerate launch [OPTIONS] "
+        "[launch] no program was given; use `accelerate launch [OPTIONS] "
         "train.py`, or see `accelerate launch --help`");
   }
 }
@@ -177,7 +177,8 @@ std::string note_on_gpus(
       format_field(config, *find_field("gpu_ids")),
       ", but this machine has no usable GPU (",
       facts.gpu_problem,
-      "), so training runs on the CPU. Pass --cpu if that is what you want");
+      "), so training runs on the CPU. Pass --cpu to train on the CPU without "
+      "this warning");
 }
 
 int run_plan(const LaunchPlan& plan, SessionOptions options) {

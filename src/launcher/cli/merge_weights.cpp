@@ -142,7 +142,8 @@ void add_merge_weights_command(CLI::App& app, int& /*exit_code*/) {
       ->add_option(
           "output_path",
           options->target,
-          "Folder for model.safetensors, or a file that ends in .safetensors")
+          "Folder for model.safetensors, or a file whose name ends in "
+          ".safetensors")
       ->required();
   command->callback([options] { merge(*options); });
 }

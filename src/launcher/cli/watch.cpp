@@ -130,7 +130,7 @@ void add_watch_command(CLI::App& app, int& exit_code) {
   command->add_flag("--open", options->opens_browser)->group(kHidden);
   command->footer(
       "The run must log with the tracker 'jsonl'. The page can only be "
-      "reached\nfrom this machine; to open it on another one, forward the "
+      "reached\nfrom this machine; to open it on another machine, forward the "
       "port:\n"
       "  ssh -L PORT:127.0.0.1:PORT HOST");
   command->callback([options, &exit_code] { exit_code = watch(*options); });

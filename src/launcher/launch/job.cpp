@@ -242,7 +242,7 @@ void Job::machine_came(size_t machine, const std::string& host) {
       host,
       ") has joined; restarting all processes on ",
       num_here(),
-      " machines as soon as the running ones have saved"));
+      " machines as soon as the running processes have saved"));
   stop_all(SIGUSR1, State::kRestarting);
 }
 

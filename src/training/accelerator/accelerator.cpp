@@ -55,9 +55,9 @@ void Accelerator::State::warn_of_torch_schedulers() {
   }
   if (has_warned_of_schedulers) {
     std::cerr << "[save_state] The learning rate of an optimizer has changed, "
-                 "but its scheduler is not saved, because the schedulers of "
-                 "torch::optim have no state to save. Use "
-                 "accelerate::Scheduler (schedulers.h) to resume a schedule.\n";
+                 "but its scheduler is not saved, because torch::optim "
+                 "schedulers have no state to save. Use accelerate::Scheduler "
+                 "(schedulers.h) to resume a schedule.\n";
   }
 }
 

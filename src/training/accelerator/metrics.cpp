@@ -231,8 +231,8 @@ void Perplexity::update(const at::Tensor& logits, const at::Tensor& labels) {
         logits.sizes(),
         ", but the labels have shape ",
         labels.sizes(),
-        ". Pass logits with the shape of the labels plus a last dimension of "
-        "classes"));
+        ". Pass logits with the shape of the labels plus a last dimension for "
+        "the classes"));
   }
   check_classes(
       "Perplexity",

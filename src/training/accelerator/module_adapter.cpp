@@ -83,8 +83,8 @@ void move_module(
 void check_values(const ParameterSet& model) {
   if (DeferredScope::is_open()) {
     throw UsageError(
-        "[prepare] An EmptyWeights still exists. Destroy it before prepare(), "
-        "because prepare() allocates the weights");
+        "[prepare] An EmptyWeights still exists. Destroy it before you call "
+        "prepare(), which allocates the weights");
   }
   const auto check = [](const std::string& name, const at::Tensor& tensor) {
     if (tensor.is_meta() && !is_deferred(tensor)) {

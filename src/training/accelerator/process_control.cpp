@@ -24,7 +24,7 @@ void throw_where_one_has(const ProcessGroup& group) {
       give_culprit_time();
     }
     throw CommError(
-        "[main_process_first] The process that ran the block first failed; the "
+        "[main_process_first] The first process to run the block failed; the "
         "original error is above");
   }
 }

@@ -56,9 +56,8 @@ void check_images(const std::string& name, const at::Tensor& images) {
         printable(name),
         "' is ",
         named(images),
-        ". Pass uint8, or floats from 0 to 1, of shape [N, C, H, W] with one "
-        "or "
-        "three channels"));
+        ". Pass uint8 values, or floats from 0 to 1, in a tensor of shape [N, "
+        "C, H, W] with one or three channels"));
   }
 }
 
@@ -70,8 +69,8 @@ void check_histogram(const std::string& name, const at::Tensor& values) {
         printable(name),
         "' is ",
         named(values),
-        ". Pass a dense tensor of real values, for example its abs() or "
-        "to_dense()"));
+        ". Pass a dense tensor of real values, for example the result of abs() "
+        "or to_dense()"));
   }
 }
 

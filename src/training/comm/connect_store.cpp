@@ -107,7 +107,7 @@ StorePtr reach_foreign_store(
   }).detach();
   if (answer.wait_for(deadline.left() + kMargin) != std::future_status::ready) {
     throw std::runtime_error(
-        "timed out: the program that listens on this port does not answer");
+        "timed out: the program listening on this port does not answer");
   }
   return answer.get();
 }

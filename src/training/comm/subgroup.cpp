@@ -115,10 +115,9 @@ c10::intrusive_ptr<c10d::Backend> make_like(
   const auto entry = find_backend(name);
   if (!entry) {
     throw ConfigError(str_cat(
-        "[subgroup] The backend '",
+        "[subgroup] The group's backend '",
         name,
-        "' of the group is not registered. Register it with "
-        "register_backend()"));
+        "' is not registered. Register it with register_backend()"));
   }
   return make_backend(
       *entry,

@@ -108,7 +108,7 @@ ImageTransform random_crop(int64_t size, int64_t padding) {
           image.size(2),
           " pixels, but the crop needs ",
           size,
-          " in both directions. Resize or pad it first"));
+          " pixels in both directions. Resize or pad the image first"));
     }
     const int64_t top = draw_below(framed.size(1) - size + 1, generator);
     const int64_t left = draw_below(framed.size(2) - size + 1, generator);

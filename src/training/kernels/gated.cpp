@@ -137,8 +137,8 @@ void check_rms(
         described(branch),
         " and a weight ",
         described(weight),
-        ". Pass tensors of the same floating-point type, a branch of the same "
-        "shape as the rows and one weight per channel"));
+        ". Pass tensors of the same floating-point type, with a branch of the "
+        "same shape as the rows and one weight per channel"));
   }
 }
 
@@ -260,8 +260,8 @@ at::Tensor rotate(
         described(cos_BTD),
         " and sines ",
         described(sin_BTD),
-        ". Pass x as batch x tokens x heads x channels, and Float cosines and "
-        "sines as (batch or 1) x tokens x half of the channels"));
+        ". Pass x of shape [batch, tokens, heads, channels], and cosines and "
+        "sines of type Float and of shape [batch or 1, tokens, channels / 2]"));
   }
   return RotateFunction::apply(x_BTHD, cos_BTD, sin_BTD);
 }

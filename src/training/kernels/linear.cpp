@@ -146,8 +146,8 @@ void check_product(
         described(weight),
         " and a bias ",
         described(bias),
-        ". Pass tensors of the same floating-point type, a weight of outputs x "
-        "inputs and a bias with one element per output"));
+        ". Pass tensors of the same floating-point type, with a weight of "
+        "shape [outputs, inputs] and a bias with one element per output"));
   }
 }
 

@@ -73,8 +73,9 @@ void check_tensors(
         described(keys),
         " and values ",
         described(values),
-        ". Pass tokens x heads x channels of one floating-point type, where "
-        "the number of key and value heads divides the number of query heads"));
+        ". Pass tensors of shape [tokens, heads, channels] and of the same "
+        "floating-point type. The number of query heads must be a multiple of "
+        "the number of key and value heads"));
   }
   if (starts.dim() != 1 || starts.size(0) < 2 ||
       !at::isIntegralType(starts.scalar_type(), /*includeBool=*/false) ||
@@ -86,7 +87,7 @@ void check_tensors(
         starts.device(),
         ". Pass a vector of at least two integers on ",
         queries.device(),
-        ": where each sequence begins, and where the last ends"));
+        ": the start of each sequence, and the end of the last one"));
   }
 }
 

@@ -24,8 +24,8 @@ std::shared_ptr<SavableOptimizer> savable_or_throw(
       '[',
       where,
       "] The state of this optimizer (LBFGS, or your own class) cannot be read "
-      "by name. Use an optimizer of accelerate::optim or torch::optim's Adam, "
-      "AdamW, SGD, RMSprop or Adagrad, or derive your class from "
+      "by name. Use an optimizer from accelerate::optim, or Adam, AdamW, SGD, "
+      "RMSprop or Adagrad from torch::optim, or derive your class from "
       "accelerate::SavableOptimizer"));
 }
 
@@ -53,8 +53,8 @@ std::vector<std::vector<std::string>> names_of_groups(
             groups.size() - 1,
             ", of shape ",
             parameter.sizes(),
-            ", is not in the list of names. Pass named_parameters of the model "
-            "that the optimizer trains"));
+            ", is not in the list of names. Pass the named_parameters of the "
+            "model that the optimizer trains"));
       }
       list.push_back(*found->second);
     }

@@ -248,7 +248,7 @@ void OptimizerStep::step(StepScalars scalars) {
     throw UsageError(str_cat(
         "[step] This optimizer does not support learning rates on the device. ",
         hint(
-            "Use AdamW, Adam or SGD of accelerate::optim",
+            "Use AdamW, Adam or SGD from accelerate::optim",
             "Use an optimizer with fused=True")));
   }
   if (step_state_->is_captured()) {

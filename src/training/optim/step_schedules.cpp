@@ -402,8 +402,8 @@ Schedule::Schedule(const SequentialLR& schedule)
           schedule.milestones.size(),
           " milestones for ",
           schedule.schedules.size(),
-          " schedules. Pass one fewer milestone than schedules, in ascending "
-          "order"));
+          " schedules. Pass milestones in ascending order, one fewer than "
+          "there are schedules"));
 }
 
 } // namespace accelerate

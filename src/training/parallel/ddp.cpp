@@ -194,9 +194,9 @@ class DdpLayer final : public ForwardLayer,
           "synchronise gradients, but this one only accumulates them (because "
           "of accumulate, no_sync or LocalSGD). ",
           hint(
-              "Run one step that synchronises first, set "
+              "First run one step that synchronises gradients, set "
               ".accumulation.sync_each_batch, or leave static_graph off",
-              "Run one step that synchronises first, pass "
+              "First run one step that synchronises gradients, pass "
               "GradientAccumulationPlugin(sync_each_batch=True), or leave "
               "static_graph off")));
     }

@@ -130,7 +130,7 @@ void StepReductions::begin_join(
   if (join_) {
     throw UsageError(
         "[join_uneven_inputs] join_uneven_inputs cannot be nested. Use one "
-        "block with all models that the loop trains");
+        "block for all models that the loop trains");
   }
   join_ = std::move(channel);
   join_->set_num_updates(num_updates_);
@@ -273,8 +273,8 @@ void JoinGuard::check_accumulation() const {
       *least,
       ". The gradients of these micro-batches would be lost. Give every rank a "
       "number of batches that is a multiple of gradient_accumulation_steps. "
-      "Only the ranks that finish last may have a remainder, if their loader "
-      "is prepared"));
+      "If the loaders are prepared, only the ranks that finish last may have "
+      "remaining micro-batches"));
 }
 
 } // namespace accelerate

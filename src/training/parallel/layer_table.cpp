@@ -21,9 +21,10 @@ void check_master_weights(const EngineOptions& options) {
   }
   if (options.precision != Precision::kBf16) {
     throw ConfigError(str_cat(
-        "[Accelerator] master_weights needs mixed precision bf16, but it is ",
+        "[Accelerator] master_weights needs bf16 mixed precision, but mixed "
+        "precision is set to '",
         find_precision(options.precision).name,
-        ". Use bf16, or remove master_weights"));
+        "'. Use bf16, or remove master_weights"));
   }
   if (!options.shard.ignored.empty()) {
     throw ConfigError(

@@ -83,7 +83,8 @@ class LazyUses {
           "[shard] The weights of ",
           context.name,
           " cannot be read, because their Accelerator no longer exists. Save "
-          "the full weights with save_model() before it is destroyed"));
+          "the full weights with save_model() before the Accelerator is "
+          "destroyed"));
     }
     if (std::find(owners_.begin(), owners_.end(), owner) == owners_.end()) {
       owner->begin_use();
@@ -214,7 +215,7 @@ std::string try_lazy_storage() {
   const at::NoGradGuard no_grad;
   if (!is_refused([&] { weight.add_(1); }) ||
       !is_refused([&] { weight.const_data_ptr(); })) {
-    return "a write, or a read of the pointer, was not rejected";
+    return "a write or a pointer read was not rejected";
   }
   return {};
 }

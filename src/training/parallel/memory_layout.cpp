@@ -17,7 +17,7 @@ allocate_on(c10::Device device, c10::Allocator& allocator, size_t num_bytes) {
   if (device.has_index() ? memory.device() != device
                          : memory.device().type() != device.type()) {
     throw UsageError(str_cat(
-        "[prepare] The allocator of MemoryOptions returned memory on ",
+        "[prepare] The MemoryOptions allocator returned memory on ",
         memory.device(),
         ", but the model is on ",
         device));

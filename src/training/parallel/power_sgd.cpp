@@ -401,8 +401,8 @@ CompressionHook make_power_sgd(
     throw UsageError(str_cat(
         "[prepare] start_powerSGD_iter is ",
         options.start_powerSGD_iter,
-        ". With use_error_feedback or warm_start, it must be at least 2, "
-        "because buckets are rebuilt after the first step"));
+        ". With use_error_feedback or warm_start, start_powerSGD_iter must be "
+        "at least 2, because buckets are rebuilt after the first step"));
   }
   auto memory = std::make_shared<PowerSgdMemory>(options.random_seed);
   return {

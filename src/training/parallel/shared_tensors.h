@@ -12,9 +12,10 @@
 namespace accelerate {
 
 /// What ranks compare before a forward that communicates.
-inline constexpr const char* kForward = "the forward of a prepared model";
+inline constexpr const char* kForward = "the forward pass of a prepared model";
 inline constexpr const char* kRefrozenForward =
-    "the forward of a prepared model after freezing or unfreezing parameters";
+    "the forward pass of a prepared model after freezing or unfreezing "
+    "parameters";
 
 /// Names, dtypes and shapes, one line each, for ranks to compare.
 std::string describe_model(const ParameterSet& model);

@@ -117,10 +117,13 @@ LossWeight::LossWeight(at::Tensor count) {
   if (!is_number) {
     throw UsageError(str_cat(
         "[backward] weight is ",
-        count.defined()
-            ? str_cat(
-                  "a ", count.toString(), " with ", count.numel(), " elements")
-            : "an undefined tensor",
+        count.defined() ? str_cat(
+                              "a tensor of type ",
+                              count.toString(),
+                              " with ",
+                              count.numel(),
+                              " elements")
+                        : "an undefined tensor",
         ". Pass a number, or a dense tensor with one real element"));
   }
   count_ = count.detach().reshape({}).to(at::kDouble);

@@ -32,11 +32,11 @@ void check_fit(const ProcessTopology& topology, const ProcessGroup& group) {
   if (topology.rank != group.rank() ||
       topology.world_size != group.world_size()) {
     throw ConfigError(str_cat(
-        "[Accelerator] The environment says rank ",
+        "[Accelerator] The environment specifies rank ",
         topology.rank,
         " of ",
         topology.world_size,
-        ", but the process group says rank ",
+        ", but the process group has rank ",
         group.rank(),
         " of ",
         group.world_size(),

@@ -81,7 +81,7 @@ std::string RecordedSteps::why_not_to_capture(
       return str_cat(
           "with fp16, this optimizer needs the host to skip steps. Use ",
           hint(
-              "AdamW, Adam or SGD of accelerate::optim",
+              "AdamW, Adam or SGD from accelerate::optim",
               "an optimizer with fused=True"));
     }
   }

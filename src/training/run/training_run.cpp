@@ -326,9 +326,9 @@ void TrainingRun::backward(
   if (is_alone && has_models_ && !checks_.complains() &&
       !context_.step_state->has_forward()) {
     throw UsageError(
-        "[backward] No prepared model was called since the last step, so with "
-        "several processes its gradients would not be synchronised. Call the "
-        "model returned by prepare()");
+        "[backward] No prepared model has been called since the last step, so "
+        "with several processes its gradients would not be synchronised. Call "
+        "the model returned by prepare()");
   }
   const auto trains_alone = [&] {
     const auto models = context_.living_models();

@@ -157,7 +157,7 @@ void ControlClient::failed(const std::string& why) {
   }
   callbacks_.lost(
       str_cat(
-          "[launch] machine 0 cannot be reached at ",
+          "[launch] machine 0 could not be reached at ",
           endpoint(),
           " within ",
           join_limit_.count(),

@@ -81,7 +81,7 @@ std::string RollCall::reason_to_refuse(const HelloMessage& hello) const {
     return str_cat(
         "its --machine_rank is ",
         hello.machine_rank,
-        ", but machines other than 0 have ranks 1 to ",
+        ", but machines other than machine 0 have ranks 1 to ",
         entries_.size() - 1);
   }
   const auto& known = entries_[machine];

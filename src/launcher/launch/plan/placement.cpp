@@ -151,7 +151,7 @@ Placement find_placement(const ResolvedConfig& config, const EnvLookup& env) {
     throw ConfigError(str_cat(
         "[launch] --num_machines ",
         placement.num_machines,
-        " needs the address of machine 0: pass --main_process_ip HOST (or set ",
+        " needs the address of machine 0; pass --main_process_ip HOST (or set ",
         variables::kMasterAddress,
         ") on every machine"));
   }

@@ -63,9 +63,9 @@ int num_local_of(
         name_setting(resolved, "num_processes"),
         " ",
         *config.num_processes,
-        " cannot be divided over ",
+        " cannot be divided evenly between ",
         num_machines,
-        " machines. The number is the total over all machines, so use a "
+        " machines. The number is the total for all machines, so use a "
         "multiple of ",
         num_machines));
   }

@@ -194,8 +194,8 @@ std::string hint_for(const std::string& program, int cause) {
         joined(command.memory_nodes),
         " (",
         cause,
-        "); launch without --bind_memory, or give the container the "
-        "capability SYS_NICE"));
+        "); launch without --bind_memory, or give the container the SYS_NICE "
+        "capability"));
   }
   throw SystemError(str_cat(
       "[launch] cannot execute '",

@@ -98,7 +98,7 @@ c10::intrusive_ptr<c10d::Backend> make_backend(
   auto made = entry.make(arguments);
   if (!made) {
     throw ConfigError(str_cat(
-        "[connect] `make` of the backend '",
+        "[connect] The `make` function of backend '",
         entry.name,
         "' returned null. Return a c10d::Backend from the function that was "
         "passed to register_backend"));
