@@ -109,7 +109,8 @@ def test_the_launcher_compiles_as_the_originals(tmp_path, monkeypatch):
     (tmp_path / "named.yaml").write_text(NAMED)
     monkeypatch.chdir(tmp_path)
     program = PROGRAMS / "compiled/originals_plugins.py"
-    expected = json.loads(run_python(program, json.dumps(FLAGS), python=originals_python()).splitlines()[-1])
+    out = run_python(program, json.dumps(FLAGS), python=originals_python())
+    expected = json.loads(out.splitlines()[-1])
     chosen = cases(list(range(len(FLAGS))), small=[2, 4])
     for number in chosen:
         assert launch(tmp_path, FLAGS[number]) == expected[number], FLAGS[number]

@@ -81,7 +81,8 @@ def test_processes_that_share_a_gpu_end_with_the_same_weights(tmp_path):
 def test_a_group_of_nccl_that_the_user_has_made_carries_cpu_values_too(tmp_path, backend):
     import sys
 
-    assert "carried" in ranks.check(ranks.run([sys.executable], tmp_path, "gpu/own_nccl_group.py", backend))
+    result = ranks.run([sys.executable], tmp_path, "gpu/own_nccl_group.py", backend)
+    assert "carried" in ranks.check(result)
 
 
 def test_a_notebook_with_cuda_in_use_launches_fresh_processes(tmp_path):

@@ -88,7 +88,9 @@ class Job:
             self.processes = [
                 subprocess.Popen(
                     [*command, str(PROGRAMS / PROGRAM), *arguments],
-                    cwd=folder, env=environment, stderr=log,
+                    cwd=folder,
+                    env=environment,
+                    stderr=log,
                 )
                 for command in commands
             ]
@@ -154,8 +156,8 @@ def test_a_wrong_shape_that_is_compared_makes_nobody_wait(tmp_path: Path) -> Non
     result = run(LAUNCH, tmp_path, PROGRAM, *actions, ACCELERATE_HANG_SECONDS="60")
     assert result.returncode != 0
     told = (
-        "gather() was called with shape [2, 5] on rank 1 (possible_hang.py:{line}) but [2, 4] on rank 0 "
-        "(possible_hang.py:{other}). Only the size of dimension 0 may differ between ranks"
+        "gather() was called with shape [2, 5] on rank 1 (possible_hang.py:{line}) but [2, 4] on "
+        "rank 0 (possible_hang.py:{other}). Only the size of dimension 0 may differ between ranks"
     )
     first = line_of(PROGRAM, "accelerator.gather(torch.ones(2, 4))")
     second = line_of(PROGRAM, "accelerator.gather(torch.ones(2, 5))")
@@ -168,8 +170,9 @@ def test_the_end_of_another_rank_is_one_sentence(tmp_path: Path, name: str) -> N
     run(LAUNCH, tmp_path, "hangs/end_of_another_rank.py", name)
     said = (tmp_path / "said").read_text()
     assert re.fullmatch(
-        rf"\[{name}\] Another rank exited during collective \d+ on rank 0 \(end_of_another_rank\.py:\d+\)\. Its "
-        r"error is above. If there is no error, that rank left a loop early \([^\n]+\)\n",
+        rf"\[{name}\] Another rank exited during collective \d+ on rank 0 "
+        r"\(end_of_another_rank\.py:\d+\)\. Its error is above. If there is no error, that rank "
+        r"left a loop early \([^\n]+\)\n",
         said,
     ), said
     assert said.count("Another rank") == 1, said
@@ -182,9 +185,9 @@ def test_collectives_of_some_ranks_are_named_with_both_lines(tmp_path: Path) -> 
     result = run(LAUNCH, tmp_path, PROGRAM, *actions, ACCELERATE_HANG_SECONDS="60")
     assert result.returncode != 0
     told = (
-        f"MismatchError: wait_for_everyone() was called on rank 1 (possible_hang.py:{second}) but gather() "
-        f"on rank 0 (possible_hang.py:{first}). Call them on every rank in the same order. Is one of them "
-        "inside `if accelerator.is_main_process:`, or did a rank leave a loop early?"
+        f"MismatchError: wait_for_everyone() was called on rank 1 (possible_hang.py:{second}) but "
+        f"gather() on rank 0 (possible_hang.py:{first}). Call them on every rank in the same order. "
+        "Is one of them inside `if accelerator.is_main_process:`, or did a rank leave a loop early?"
     )
     assert told in result.stderr, result.stderr
 
@@ -210,7 +213,8 @@ def test_the_doctor_asks_a_running_job(tmp_path: Path) -> None:
 
         assert wait_until(is_told), answers[-1] + started.log()
     assert re.search(r"rank 1 of 2 \(process \d+\): in user code", answers[-1])
-    assert re.search(r"rank 0 of 2 .*\n(.*\n)*.*possible_hang.py:\d+ in <module>: dist.all", answers[-1])
+    where = r"rank 0 of 2 .*\n(.*\n)*.*possible_hang.py:\d+ in <module>: dist.all"
+    assert re.search(where, answers[-1])
 
 
 def said_after_two_seconds(folder: Path, script: str) -> str:

@@ -514,6 +514,42 @@ TEST(RunReader, ManyRanksAreAMedianAndASpread) {
   EXPECT_EQ(shown["table"].size(), 64U);
 }
 
+TEST(RunList, ReadsTheRanksOfARangeAgain) {
+  const TempDir dir;
+  append(dir.path() / "metrics.jsonl", kStart);
+  for (int rank = 0; rank < 2; ++rank) {
+    std::string lines = R"({"time":1000,"event":"start"})"
+                        "\n";
+    for (int second = 1; second < 5000; ++second) {
+      lines += rank_line(1000 + second, 1 + rank + second % 7, 1);
+    }
+    append(dir.path() / "ranks" / str_cat("rank_", rank, ".jsonl"), lines);
+  }
+  RunList runs({dir.path()});
+  EXPECT_EQ((*runs.show(0, {}, 6000))["ranks"]["width"], 32);
+  const auto ranks = (*runs.show_range(0, {RunAxis::kTime, 500, 519}))["ranks"];
+  EXPECT_EQ(ranks["width"], 1);
+  ASSERT_EQ(ranks["time"].size(), 20U);
+  EXPECT_EQ(ranks["time"][0], 500.5);
+  for (int rank = 0; rank < 2; ++rank) {
+    for (int i = 0; i < 20; ++i) {
+      // A line describes the second before it, and ten steps.
+      EXPECT_NEAR(
+          ranks["own"]["lines"][rank]["values"][i].get<double>(),
+          0.1 * (1 + rank + (501 + i) % 7),
+          1e-9);
+      EXPECT_EQ(ranks["throughput"]["lines"][rank]["values"][i], 10);
+    }
+  }
+  // Ranges need not be of the run, and those of steps have no times.
+  EXPECT_TRUE(
+      (*runs.show_range(0, {RunAxis::kTime, 9000, 9001}))["ranks"].is_null());
+  EXPECT_EQ(
+      (*runs.show_range(0, {RunAxis::kTime, -1e300, 1e300}))["ranks"]["width"],
+      32);
+  EXPECT_FALSE((*runs.show_range(0, {RunAxis::kStep, 1, 2})).contains("ranks"));
+}
+
 TEST(RunList, FindsRunsInAFolderAndNewOnes) {
   const TempDir dir;
   append(dir.path() / "<script>" / "metrics.jsonl", kStart);

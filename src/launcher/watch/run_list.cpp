@@ -214,14 +214,22 @@ std::optional<nlohmann::json> RunList::show_range(size_t run, AxisRange range) {
     return std::nullopt;
   }
   const auto& reader = *runs_[run].reader;
-  const double begin = reader.content().begin;
+  const auto& content = reader.content();
+  const double begin = content.begin;
   if (range.axis == RunAxis::kTime) {
     range.from += begin;
     range.to += begin;
   }
   const auto metrics = reader.read_range(range);
-  return metrics ? nlohmann::json({{"metrics", metrics_json(*metrics, begin)}})
-                 : nlohmann::json({{"is_too_long", true}});
+  nlohmann::json shown = {
+      {"metrics", metrics ? metrics_json(*metrics, begin) : nlohmann::json()}};
+  if (range.axis == RunAxis::kTime && !content.ranks.empty()) {
+    // Without reading, there are at least all the points in memory.
+    const auto ranks = reader.read_ranks(range.from, range.to);
+    shown["ranks"] = ranks_json(
+        content, ranks ? *ranks : content.ranks, range.from, range.to);
+  }
+  return shown;
 }
 
 std::optional<std::string> RunList::csv(

@@ -41,8 +41,9 @@ class ACCELERATE_INTERNAL RunList {
   /// there is no such run.
   std::optional<nlohmann::json>
   show(size_t run, std::optional<int64_t> since, double now);
-  /// The metrics of a part of a run, read from its file again. Times are in
-  /// seconds since the start of the run.
+  /// The metrics of a part of a run, and for a range of times also its ranks,
+  /// read from their files again. Times are in seconds since the start of the
+  /// run.
   std::optional<nlohmann::json> show_range(size_t run, AxisRange range);
   /// `time,step,name,value` of all logged values, in pieces (see `read_csv`).
   std::optional<std::string> csv(size_t run, std::optional<off_t>& offset);

@@ -176,6 +176,27 @@ void RankPoint::merge(const RankPoint& next) {
   count += next.count;
 }
 
+void RankLines::merge(const RankLines& next) {
+  to = next.to;
+  end = next.end;
+  count += next.count;
+}
+
+void RankSeries::add(const RunLine& line, const Json& values) {
+  RankPoint point = {
+      .begin = std::min(time, line.time),
+      .end = line.time,
+      .steps = amount_field(values, kStepsValue),
+      .memory = amount_field(values, kMemoryValue),
+      .device_memory = amount_field(values, kDeviceMemoryValue),
+      .cpu = amount_field(values, kCpuValue),
+      .device_busy = amount_field(values, kDeviceBusyValue)};
+  for (size_t i = 0; i < kPhaseNames.size(); ++i) {
+    point.phases[i] = amount_field(values, kPhaseNames[i]);
+  }
+  points.add(point);
+}
+
 std::vector<RunLog> find_logs(const fs::path& folder) {
   constexpr const char* kLaunch = "run_";
   auto launches = folders_in(folder, kLaunch);
@@ -254,10 +275,10 @@ bool RunReader::read_files(size_t& budget, bool is_with_ranks) {
   });
   if (is_with_ranks) {
     for (auto& [rank, file] : rank_files_) {
-      is_same =
-          is_same && file.read(budget, [this, rank = rank](auto line, off_t) {
-            take_rank_line(line, rank);
-          });
+      is_same = is_same &&
+                file.read(budget, [this, rank = rank](auto line, off_t offset) {
+                  take_rank_line(line, rank, offset);
+                });
     }
   }
   if (content_.is_behind != (budget == 0)) {
@@ -369,7 +390,7 @@ void RunReader::take_exit(std::string_view text) {
   content_.last_exit = std::move(exit);
 }
 
-void RunReader::take_rank_line(std::string_view text, int rank) {
+void RunReader::take_rank_line(std::string_view text, int rank, off_t offset) {
   const auto line = parse_run_line(text);
   if (!line) {
     return;
@@ -380,19 +401,13 @@ void RunReader::take_rank_line(std::string_view text, int rank) {
   const auto& object = line->object;
   const auto values = object.find("values");
   if (values != object.end() && values->is_object()) {
-    RankPoint point = {
-        .begin = std::min(series.time, line->time),
-        .end = line->time,
-        .steps = amount_field(*values, kStepsValue),
-        .memory = amount_field(*values, kMemoryValue),
-        .device_memory = amount_field(*values, kDeviceMemoryValue),
-        .cpu = amount_field(*values, kCpuValue),
-        .device_busy = amount_field(*values, kDeviceBusyValue)};
-    for (size_t i = 0; i < kPhaseNames.size(); ++i) {
-      point.phases[i] = amount_field(*values, kPhaseNames[i]);
-    }
     if (series.time > 0) {
-      series.points.add(point);
+      series.add(*line, *values);
+      series.lines.add(
+          {.from = offset,
+           .to = offset + static_cast<off_t>(text.size()) + 1,
+           .begin = std::min(series.time, line->time),
+           .end = line->time});
     }
     series.step = line->step.value_or(0);
   } else if (text_field(object, "event") == "start") {
@@ -534,6 +549,49 @@ std::optional<Metrics> RunReader::read_range(const AxisRange& range) const {
     }
   }
   return metrics;
+}
+
+std::optional<std::map<int, RankSeries>> RunReader::read_ranks(
+    double from,
+    double to) const {
+  const auto is_wanted = [&](const auto& interval) {
+    return interval.end >= from && interval.begin <= to;
+  };
+  off_t size = 0;
+  for (const auto& [rank, series] : content_.ranks) {
+    for (const auto& lines : series.lines.points()) {
+      size += is_wanted(lines) ? lines.to - lines.from : 0;
+    }
+  }
+  if (size > static_cast<off_t>(kRankBytesPerRange)) {
+    return std::nullopt;
+  }
+  std::map<int, RankSeries> found;
+  for (const auto& [rank, series] : content_.ranks) {
+    auto& again = found[rank];
+    for (const auto& lines : series.lines.points()) {
+      if (!is_wanted(lines)) {
+        continue;
+      }
+      again.time = lines.begin;
+      const auto take = [&](std::string_view text, off_t) {
+        const auto line = parse_run_line(text);
+        if (!line) {
+          return;
+        }
+        const auto values = line->object.find("values");
+        if (values != line->object.end() && values->is_object() &&
+            line->time >= from && again.time <= to) {
+          again.add(*line, *values);
+        }
+        again.time = line->time;
+      };
+      if (!rank_files_.at(rank).read_again(lines.from, lines.to, take)) {
+        return std::nullopt;
+      }
+    }
+  }
+  return found;
 }
 
 namespace {

@@ -99,14 +99,31 @@ struct RankPoint {
   void merge(const RankPoint& next);
 };
 
+/// Consecutive lines of a rank's file, and the interval that they describe.
+struct RankLines {
+  off_t from = 0;
+  off_t to = 0;
+  double begin = 0;
+  double end = 0;
+  int64_t count = 1;
+
+  void merge(const RankLines& next);
+};
+
 struct RankSeries {
   static constexpr size_t kMaxPoints = 600;
+  static constexpr size_t kMaxLines = 128;
   Thinned<RankPoint> points{kMaxPoints};
+  /// Where to find a part of the series in the file again.
+  Thinned<RankLines> lines{kMaxLines};
   std::string host = {};
   std::string device = {};
   int64_t step = 0;
   /// The time of the latest line.
   double time = 0;
+
+  /// Takes the values of a line.
+  void add(const RunLine& line, const nlohmann::json& values);
 };
 
 struct RunMark {
@@ -167,6 +184,7 @@ class ACCELERATE_INTERNAL RunReader {
   static constexpr size_t kBytesPerRefresh = 16 << 20;
   /// Limits for a range, and for a piece of CSV, that is read again.
   static constexpr size_t kBytesPerRange = 64 << 20;
+  static constexpr size_t kRankBytesPerRange = 16 << 20;
   static constexpr size_t kBytesPerPiece = 2 << 20;
 
   explicit RunReader(std::filesystem::path folder);
@@ -191,6 +209,10 @@ class ACCELERATE_INTERNAL RunReader {
   /// The values of a range, read from the file again; empty if that would take
   /// too long.
   std::optional<Metrics> read_range(const AxisRange& range) const;
+  /// The points of all ranks between two times in seconds since 1970, read from
+  /// their files again; empty if that would take too long.
+  std::optional<std::map<int, RankSeries>> read_ranks(double from, double to)
+      const;
   /// `time,step,name,value` for the values from `offset` on, or a piece of
   /// them. Start with 0. Sets `offset` to the start of the next piece, or
   /// clears it after the last one.
@@ -202,7 +224,7 @@ class ACCELERATE_INTERNAL RunReader {
   void find_rank_files();
   /// Reads the end of a file whose middle has not been read yet.
   void look_at_end();
-  void take_rank_line(std::string_view text, int rank);
+  void take_rank_line(std::string_view text, int rank, off_t offset);
   void take_main_line(std::string_view text, off_t offset);
   void take_exit(std::string_view text);
   void take_event(const RunLine& line, off_t offset);

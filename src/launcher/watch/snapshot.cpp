@@ -157,12 +157,13 @@ struct Grid {
   double width = 1;
   size_t size = 0;
 
-  explicit Grid(const RunContent& content) : begin(content.begin) {
-    const double length = std::max(content.end - content.begin, 0.0);
-    while (length / width >= static_cast<double>(kMaxCells)) {
+  /// For a part of what began at `origin`.
+  Grid(double origin, double from, double to) {
+    while ((to - from) / width >= static_cast<double>(kMaxCells)) {
       width *= 2;
     }
-    size = static_cast<size_t>(length / width) + 1;
+    begin = origin + std::floor((from - origin) / width) * width;
+    size = static_cast<size_t>((to - begin) / width) + 1;
   }
 
   std::vector<Cell> cells_of(const RankSeries& series) const {
@@ -175,10 +176,13 @@ struct Grid {
 
  private:
   void add(const RankPoint& point, std::vector<Cell>& cells) const {
-    const double last = static_cast<double>(size - 1);
-    const double from = std::clamp((point.begin - begin) / width, 0.0, last);
-    const double to = std::clamp((point.end - begin) / width, from, last + 1);
-    const double length = to - from;
+    const double first = (point.begin - begin) / width;
+    const double length = (point.end - point.begin) / width;
+    if (first + length < 0 || first >= static_cast<double>(size)) {
+      return;
+    }
+    const double from = std::max(first, 0.0);
+    const double to = std::min(first + length, static_cast<double>(size));
     for (auto i = static_cast<size_t>(from);
          i < size && static_cast<double>(i) <= to;
          ++i) {
@@ -239,16 +243,18 @@ WatchJson quantity_of_ranks(
 }
 
 WatchJson ranks_of(
-    const RunContent& content,
+    const std::map<int, RankSeries>& all,
+    const Grid& grid,
+    double origin,
     const std::optional<SlowRank>& slow) {
-  const Grid grid(content);
   std::map<int, std::vector<Cell>> ranks;
-  for (const auto& [rank, series] : content.ranks) {
+  for (const auto& [rank, series] : all) {
     ranks.emplace(rank, grid.cells_of(series));
   }
   WatchJson time = WatchJson::array();
   for (size_t i = 0; i < grid.size; ++i) {
-    time.push_back((static_cast<double>(i) + 0.5) * grid.width);
+    time.push_back(
+        grid.begin - origin + (static_cast<double>(i) + 0.5) * grid.width);
   }
   WatchJson found = {{"time", std::move(time)}, {"width", grid.width}};
   for (const auto& quantity : kQuantities) {
@@ -417,6 +423,21 @@ WatchJson metrics_json(const Metrics& metrics, double begin) {
   return found;
 }
 
+WatchJson ranks_json(
+    const RunContent& content,
+    const std::map<int, RankSeries>& ranks,
+    double from,
+    double to) {
+  from = std::max(from, content.begin);
+  to = std::min(to, content.end);
+  return from <= to ? ranks_of(
+                          ranks,
+                          Grid(content.begin, from, to),
+                          content.begin,
+                          find_slow_rank(content))
+                    : WatchJson();
+}
+
 WatchJson summary_of(const RunContent& content) {
   WatchJson metrics = WatchJson::array();
   for (const auto& [name, metric] : content.metrics) {
@@ -489,7 +510,10 @@ WatchJson snapshot(const RunReader& run, double now) {
       {"metrics", metrics_json(content.metrics, content.begin)},
       {"num_left_out", content.num_left_out},
       {"num_ranks", content.ranks.size()},
-      {"ranks", content.ranks.empty() ? WatchJson() : ranks_of(content, found)},
+      {"ranks",
+       content.ranks.empty()
+           ? WatchJson()
+           : ranks_json(content, content.ranks, content.begin, content.end)},
       {"table", table_of(content)},
       {"slow", std::move(slow)},
       {"logs", std::move(logs)}};

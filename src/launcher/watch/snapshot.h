@@ -2,6 +2,7 @@
 // A run as the page gets it.
 #pragma once
 
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -38,6 +39,13 @@ nlohmann::json summary_of(const RunContent& content);
 /// "running", "finished", "failed", "interrupted", "silent" (nothing has been
 /// written for a while) or "empty".
 const char* state_of(const RunContent& content, double now);
+
+/// The steps of `ranks` between two times in seconds since 1970.
+nlohmann::json ranks_json(
+    const RunContent& content,
+    const std::map<int, RankSeries>& ranks,
+    double from,
+    double to);
 
 /// Columns of points, times since `begin`. Single values are as they were
 /// logged; merged ones have a mean and six digits.

@@ -1,15 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 // One card with lines or a stack, its legend and its tooltip.
 import { duration, exact, isNumber, bytes, whole } from "./format.js";
-import { byId, draw, make, makeButton } from "./elements.js";
-import { findBreaks, logTicks, smoothed, stretches, ticks, timeTicks } from "./scales.js";
+import { byId, draw, fill, make, makeButton, makeName } from "./elements.js";
+import { farLimits, findBreaks, logTicks, smoothed, stretches, ticks, timeTicks } from "./scales.js";
 import { savePicture } from "./save.js";
 
 // How far another series' point may be from the one that the pointer is at, in pixels.
 const NEAR = 6;
 const LEAST_DRAG = 6;
 const MOST_DOTS = 60;
+// Values far away are left out if the others become as many times higher.
+const LEAST_GAIN = 3;
+const EDGE_MARK = 8;
+// The part of a shared axis that each chart fills at least.
+const LEAST_FILLED = 0.4;
 const MOST_KEYS = 8;
+const MOST_ROWS = 12;
+// Between the pointer and the tooltip; a finger hides more. And to the edge of the window.
+const GAP = { mouse: 14, touch: 32 };
+const EDGE = 6;
+
+// Browsers draw lines that go on far outside wrongly.
+const MOST_PIXELS = 1e5;
+
+const points = (number) => number === 1 ? "1 point" : `${whole(number)} points`;
 
 /**
  * `update` takes
@@ -19,8 +33,10 @@ const MOST_KEYS = 8;
  *     last: what was logged last; tipName: its name in the tooltip, if it is another one
  *   axis: "step" or "time"; zoom: [from, to] or null; smooth: 0 to 0.99
  *   stack: the same series are drawn upon each other
- *   marks: [{x, event}], format, tipFormat, fromZero, bad, scalable, isLog
- * `actions`: zoom(axis, from, to), reset(), point(chart, x or null), scale(title, isLog)
+ *   marks: [{x, event}], format, tipFormat, fromZero, bad, scalable, isLog, isFull,
+ *   most: what the axis reaches at least; quantity: see `shareRanges`
+ * `actions`: zoom(axis, from, to), reset(), point(chart, x or null), scale(title, isLog),
+ *   full(title, isFull)
  */
 export class Chart {
   constructor(title, isWide, actions) {
@@ -29,6 +45,8 @@ export class Chart {
     this.note = make("small");
     this.scale = makeButton("", "log", () => this.actions.scale(title, !this.spec.isLog));
     this.scale.title = "Logarithmic scale";
+    this.full = makeButton("full", "full range", () => this.actions.full(title, !this.spec.isFull));
+    this.full.title = "Show all values. The automatic axis leaves out values that are far from the others";
     this.save = makeButton("save", "PNG", () => savePicture(this));
     this.save.title = "Save this chart as a picture";
     this.key = make("div", "key");
@@ -38,7 +56,7 @@ export class Chart {
     this.tip = make("div", "tip");
     this.tip.hidden = true;
     this.root = make("div", isWide ? "card wide" : "card",
-      make("h3", "", this.title, this.note, this.scale, this.save), this.key, this.plot, this.tip);
+      make("h3", "", this.title, this.note, this.full, this.scale, this.save), this.key, this.plot, this.tip);
     this.plot.addEventListener("pointerdown", (event) => this.press(event));
     this.plot.addEventListener("pointermove", (event) => this.move(event));
     this.plot.addEventListener("pointerup", (event) => this.release(event));
@@ -60,18 +78,23 @@ export class Chart {
       one.isBreak = spec.stack ? () => false : findBreaks(one);
       one.smooth = spec.smooth && !spec.stack ? smoothed(one.y, spec.smooth) : null;
     }
-    const keys = spec.series.slice(0, MOST_KEYS).map((one) => {
-      const key = make("span", one.color, make("i"), `${one.name} ${spec.format(one.last)}`);
-      key.title = key.textContent;
+    const texts = spec.series.map((one) => `${one.name} ${spec.format(one.last)}`);
+    const keys = spec.series.slice(0, MOST_KEYS).map((one, i) => {
+      const key = make("span", one.color, make("i"), makeName(one.name), make("span", "", ` ${spec.format(one.last)}`));
+      key.title = texts[i];
       return key;
     });
-    if (spec.series.length > MOST_KEYS) keys.push(make("span", "", `and ${spec.series.length - MOST_KEYS} more`));
-    this.key.replaceChildren(...keys);
-    const summary = spec.series.map((one) => `${one.name} ${spec.format(one.last)}`).slice(0, MOST_KEYS).join(", ");
+    if (texts.length > MOST_KEYS) {
+      const rest = make("span", "", `and ${texts.length - MOST_KEYS} more`);
+      rest.title = texts.slice(MOST_KEYS).join("\n");
+      keys.push(rest);
+    }
+    this.key.className = keys.length > 1 ? "key many" : "key";
+    fill(this.key, ...keys);
     this.plot.setAttribute("aria-label",
-      `${this.title.textContent}, latest values: ${summary}. Arrow keys read values, plus zooms, Escape resets`);
+      `${this.title.textContent}, latest values: ${texts.slice(0, MOST_KEYS).join(", ")}. Arrow keys read values, plus zooms, Escape resets`);
     this.render();
-    if (this.anchor !== undefined && !this.tip.hidden) this.showTip(this.anchor);
+    if (this.anchor !== undefined && !this.tip.hidden) this.showTip(this.anchor, this.pointer);
   }
 
   /** Series as they are drawn: those of a stack lie on the ones before. */
@@ -86,49 +109,64 @@ export class Chart {
     });
   }
 
+  /** What the axes show, without what other charts add. */
   range(layers) {
-    let [left, right, low, high] = [Infinity, -Infinity, Infinity, -Infinity];
-    const { zoom, stack, fromZero, isLog } = this.spec;
-    for (const one of layers) {
+    const { zoom, stack, isLog, isFull } = this.spec;
+    const isFromZero = !isLog && (stack || this.spec.fromZero);
+    const scale = isLog ? Math.log10 : (value) => value;
+    let [left, right] = [Infinity, -Infinity];
+    const values = [];
+    const lists = layers.map((one) => {
+      const list = [];
       for (let i = 0; i < one.x.length; i += 1) {
         const last = one.xLast?.[i] ?? one.x[i];
         if (zoom && (last < zoom[0] || one.x[i] > zoom[1])) continue;
         left = Math.min(left, one.x[i]);
         right = Math.max(right, last);
-        for (const value of [stack ? null : one.y[i], one.low?.[i], one.high?.[i]]) {
-          if (!isNumber(value) || (isLog && value <= 0)) continue;
-          low = Math.min(low, value);
-          high = Math.max(high, value);
-        }
+        const seen = [stack ? one.high[i] : one.y[i], one.low?.[i], one.high?.[i]]
+          .map((value) => isNumber(value) && !(isLog && value <= 0) ? scale(value) : null);
+        if (seen[0] !== null) list.push(seen[0]);
+        for (const value of seen) if (value !== null) values.push(value);
       }
-    }
+      return list;
+    });
     if (!(left <= right)) return null;
     if (zoom) [left, right] = zoom;
     if (left === right) { left -= 0.5; right += 0.5; }
+    const within = (least, most) => {
+      let [low, high] = isFromZero ? [0, this.spec.most ?? Number.MIN_VALUE] : [Infinity, -Infinity];
+      for (const value of values) {
+        if (value < least || value > most) continue;
+        low = Math.min(low, value);
+        high = Math.max(high, value);
+      }
+      return [low, high];
+    };
+    let [low, high] = within(-Infinity, Infinity);
     // NaN alone has a place on the axis, but no height.
-    if (!(low <= high)) [low, high] = isLog ? [1, 10] : [0, 1];
-    if (isLog) {
-      low = Math.log10(low);
-      high = Math.log10(high);
-    } else if (stack || fromZero) {
-      low = Math.min(low, 0);
-      high = Math.max(high, Number.MIN_VALUE);
-    }
+    if (!(low <= high)) [low, high] = [0, 1];
+    const near = within(...farLimits(lists, isFromZero));
+    const hasFar = high - low > LEAST_GAIN * (near[1] - near[0]) && near[1] > near[0];
+    if (hasFar && !isFull) [low, high] = near;
     const space = (high - low) * 0.06 || Math.abs(high) * 0.1 || 0.5;
-    return { left, right, low: low === 0 && !isLog ? 0 : low - space, high: high + space };
+    return { left, right, low: low === 0 && !isLog ? 0 : low - space, high: high + space, hasFar };
   }
 
   render() {
-    const { isLog } = this.spec;
+    const { isLog, isFull } = this.spec;
     this.scale.setAttribute("aria-pressed", String(Boolean(isLog)));
+    this.full.setAttribute("aria-pressed", String(Boolean(isFull)));
     const width = this.plot.clientWidth || 400;
     const height = this.plot.clientHeight || 190;
     const layers = this.layers();
     const range = this.range(layers);
+    this.own = range && [range.low, range.high];
+    if (range && this.shared) [range.low, range.high] = this.shared;
     const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" });
     this.plot.replaceChildren(svg);
     this.svg = svg;
     this.map = null;
+    this.full.hidden = !range?.hasFar;
     if (!range) {
       svg.append(draw("text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, "no data here"));
       return;
@@ -137,22 +175,32 @@ export class Chart {
     const toX = (x) => box.left + (x - range.left) / (range.right - range.left) * (box.right - box.left);
     const toY = (y) => {
       const value = isLog ? Math.log10(Math.max(y, Number.MIN_VALUE)) : y;
-      return box.bottom - (value - range.low) / (range.high - range.low) * (box.bottom - box.top);
+      const height = (value - range.low) / (range.high - range.low) * (box.bottom - box.top);
+      return box.bottom - Math.min(Math.max(height, -MOST_PIXELS), MOST_PIXELS);
     };
     this.map = { box, range, toX, toY };
     this.drawAxes(svg, box, range, toX, toY);
     // Lines that leave the range end at its edges.
     const inside = draw("svg", {
-      x: box.left, y: 0, width: box.right - box.left, height,
-      viewBox: `${box.left} 0 ${box.right - box.left} ${height}`,
+      x: box.left, y: box.top, width: box.right - box.left, height: box.bottom - box.top,
+      viewBox: `${box.left} ${box.top} ${box.right - box.left} ${box.bottom - box.top}`,
     });
     svg.append(inside);
     for (const one of layers) this.drawSeries(inside, one);
+    this.drawBeyond(inside, layers);
     this.drawMarks(inside, box, range, toX);
     this.cross = draw("line", { class: "cross", y1: box.top, y2: box.bottom, visibility: "hidden" });
     this.selection = draw("rect", { class: "selection", y: box.top, height: box.bottom - box.top, visibility: "hidden" });
     svg.append(this.cross, this.selection);
     this.showCross(this.crossX ?? null);
+    this.showSelection();
+  }
+
+  /** Gives the axis this range instead of the own one; null ends that. */
+  share(range) {
+    if (String(range) === String(this.shared ?? null)) return;
+    this.shared = range;
+    this.render();
   }
 
   drawSeries(svg, one) {
@@ -201,10 +249,42 @@ export class Chart {
     }
   }
 
+  /** Where values are above or below the axis, and how many. */
+  drawBeyond(svg, layers) {
+    const { box, range, toX, toY } = this.map;
+    const { isLog, format, stack } = this.spec;
+    const sides = [
+      { word: "above", end: "up to", edge: box.top, tip: 6, of: (one) => one.high ?? one.y, is: (y) => y < box.top, far: Math.max },
+      { word: "below", end: "down to", edge: box.bottom, tip: -6, of: (one) => one.low ?? one.y, is: (y) => y > box.bottom, far: Math.min },
+    ];
+    const notes = [];
+    for (const { word, end, edge, tip, of, is, far } of sides) {
+      let [number, most] = [0, null];
+      for (const one of stack ? layers.slice(-1) : layers) {
+        let before = -Infinity;
+        for (const [i, value] of of(one).entries()) {
+          const x = toX(one.middle[i]);
+          if (!isNumber(value) || (isLog && value <= 0) || !is(toY(value)) || x < box.left || x > box.right) continue;
+          number += 1;
+          most = far(most ?? value, value);
+          if (x < before + EDGE_MARK) continue;
+          before = x;
+          svg.append(draw("path", { class: `beyond ${one.color}`, d: `M${x.toFixed(1)} ${edge}l5 ${tip}h-10z` }));
+        }
+      }
+      if (number) notes.push([edge + (tip > 0 ? 18 : -9), `${points(number)} ${word}, ${end} ${format(most)}`]);
+    }
+    const seen = (one, i) => one.middle[i] >= range.left && one.middle[i] <= range.right;
+    const lost = isLog ? layers.reduce((sum, one) => sum + one.y.filter((y, i) => isNumber(y) && y <= 0 && seen(one, i)).length, 0) : 0;
+    if (lost) notes.push([box.bottom - 22, `${points(lost)} at 0 or below not drawn`]);
+    for (const [y, text] of notes) svg.append(draw("text", { class: "beyond-note", x: box.right - 4, y, "text-anchor": "end" }, text));
+  }
+
   drawAxes(svg, box, range, toX, toY) {
     const { isLog, format, axis } = this.spec;
-    const lines = isLog ? logTicks(range.low, range.high)
-      : ticks(range.low, range.high, (box.bottom - box.top) / 32, format === bytes);
+    const height = box.bottom - box.top;
+    const lines = isLog ? logTicks(range.low, range.high, height / 18)
+      : ticks(range.low, range.high, height / 32, format === bytes);
     for (const value of lines) {
       const y = toY(value);
       svg.append(draw("line", { class: "grid", x1: box.left, x2: box.right, y1: y, y2: y }),
@@ -251,19 +331,17 @@ export class Chart {
     if (!this.map || event.button !== 0) return;
     this.drag = { from: this.valueAt(event), x: event.clientX };
     this.plot.setPointerCapture(event.pointerId);
-    this.showTip(this.valueAt(event));
+    this.showTip(this.valueAt(event), event);
   }
 
   move(event) {
     if (!this.map) return;
     const value = this.valueAt(event);
     if (this.drag && Math.abs(event.clientX - this.drag.x) >= LEAST_DRAG) {
-      const [left, right] = [this.drag.from, value].sort((a, b) => a - b).map(this.map.toX);
-      for (const [name, to] of [["x", left], ["width", right - left], ["visibility", "visible"]]) {
-        this.selection.setAttribute(name, to);
-      }
+      this.drag.to = value;
+      this.showSelection();
     }
-    this.showTip(value);
+    this.showTip(value, event);
   }
 
   release(event) {
@@ -277,7 +355,15 @@ export class Chart {
 
   stopDrag() {
     this.drag = null;
-    this.selection?.setAttribute("visibility", "hidden");
+    this.showSelection();
+  }
+
+  showSelection() {
+    this.selection?.setAttribute("visibility", this.drag?.to === undefined ? "hidden" : "visible");
+    if (this.drag?.to === undefined) return;
+    const [left, right] = [this.drag.from, this.drag.to].sort((a, b) => a - b).map(this.map.toX);
+    this.selection.setAttribute("x", left);
+    this.selection.setAttribute("width", right - left);
   }
 
   pressKey(event) {
@@ -339,14 +425,17 @@ export class Chart {
     return x === last ? `step ${whole(x)}` : `steps ${whole(x)} to ${whole(last)}`;
   }
 
-  showTip(wanted) {
+  /** Of the points near `wanted`; `pointer` is the event of a pointer, if there is one. */
+  showTip(wanted, pointer = null) {
     if (!this.map) return;
     const found = this.spec.series.map((one) => [one, ...this.nearest(one, wanted)]).filter(([, i]) => i >= 0);
     if (!found.length) { this.unpoint(); return; }
     const [first, index] = found.reduce((a, b) => b[2] < a[2] ? b : a);
     const x = first.middle[index];
     const place = this.describePlace(first, index);
-    const { toX } = this.map;
+    const { toX, toY } = this.map;
+    const height = pointer && pointer.clientY - this.plot.getBoundingClientRect().top;
+    const distance = (one, i) => Math.min(...[one.y[i], one.smooth?.[i]].map((y) => isNumber(y) ? Math.abs(toY(y) - height) : Infinity));
     // A series without a point here, as behind the end of its run, has no value to show.
     const rows = this.spec.series.flatMap((one) => {
       const [i] = one === first ? [index] : this.nearest(one, x);
@@ -356,17 +445,34 @@ export class Chart {
       if (away > NEAR) return [];
       const own = this.describePlace(one, i);
       const at = own === place ? "" : ` at ${own}`;
-      return [make("div", one.color, make("i"), make("span", "", one.tipName ?? one.name), make("b", "", this.describe(one, i) + at))];
-    });
+      const row = make("div", one.color, make("i"), make("span", "", one.tipName ?? one.name), make("b", "", this.describe(one, i) + at));
+      return [[row, pointer && !this.spec.stack ? distance(one, i) : 0]];
+    }).sort(([, a], [, b]) => a === b ? 0 : a - b).map(([row]) => row);
+    const rest = rows.splice(MOST_ROWS).length;
+    if (rest) rows.push(make("div", "place", `and ${rest} more`));
     this.anchor = x;
+    this.pointer = pointer;
     this.tip.replaceChildren(make("div", "place", place), ...rows);
     this.tip.hidden = false;
-    const at = toX(x);
-    const isRight = at > this.plot.clientWidth / 2;
-    this.tip.style.top = `${this.plot.offsetTop + 6}px`;
-    this.tip.style.left = isRight ? "" : `${this.plot.offsetLeft + at + 12}px`;
-    this.tip.style.right = isRight ? `${this.root.clientWidth - this.plot.offsetLeft - at + 12}px` : "";
+    this.placeTip(x, pointer);
     this.actions.point(this, x);
+  }
+
+  /** Beside the pointer if there is room, else above or below it. */
+  placeTip(x, pointer) {
+    const frame = this.plot.getBoundingClientRect();
+    const [atX, atY] = pointer ? [pointer.clientX, pointer.clientY] : [frame.left + this.map.toX(x), frame.top + frame.height / 2];
+    const gap = GAP[pointer?.pointerType] ?? GAP.mouse;
+    const { style } = this.tip;
+    // Its own width, which does not depend on where it was.
+    style.left = style.top = "0px";
+    const { width, height } = this.tip.getBoundingClientRect();
+    const within = (from, size, whole) => Math.max(Math.min(from, whole - size - EDGE), EDGE);
+    const [right, left, above] = [atX + gap, atX - gap - width, atY - gap - height];
+    const isRight = right + width + EDGE <= innerWidth;
+    const isBeside = isRight || left >= EDGE;
+    style.left = `${isBeside ? (isRight ? right : left) : within(atX - width / 2, width, innerWidth)}px`;
+    style.top = `${isBeside ? within(atY - height / 2, height, innerHeight) : above >= EDGE ? above : atY + gap}px`;
   }
 
   /** The line of a pointer that is on this chart, or on another one with the same axis. */
@@ -384,5 +490,24 @@ export class Chart {
     this.anchor = undefined;
     this.tip.hidden = true;
     this.actions.point(this, null);
+  }
+}
+
+/**
+ * Gives charts of the same quantity the same vertical axis, so that they can be compared at a
+ * glance, if each then still fills enough of it.
+ */
+export function shareRanges(charts) {
+  const groups = new Map();
+  for (const chart of charts) {
+    const { quantity, isLog, isFull } = chart.spec;
+    const key = quantity && chart.own ? JSON.stringify([quantity, isLog, isFull]) : chart;
+    groups.set(key, [...groups.get(key) ?? [], chart]);
+  }
+  for (const group of groups.values()) {
+    const low = Math.min(...group.map((chart) => chart.own?.[0]));
+    const high = Math.max(...group.map((chart) => chart.own?.[1]));
+    const isFilled = group.every(({ own }) => own && own[1] - own[0] >= LEAST_FILLED * (high - low));
+    for (const chart of group) chart.share(group.length > 1 && isFilled ? [low, high] : null);
   }
 }

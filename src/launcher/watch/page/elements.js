@@ -13,8 +13,62 @@ export function make(tag, names, ...children) {
 export function makeButton(names, text, action) {
   const button = make("button", names, text);
   button.type = "button";
-  button.addEventListener("click", action);
+  button.onclick = action;
   return button;
+}
+
+// The ends of names stay when they are shortened, because they often make the difference.
+const TAIL = 9;
+const LONG_NAME = 24;
+
+/** A name that the style sheet shortens if there is too little room, a long one in the middle. */
+export function makeName(name) {
+  if (name.length <= LONG_NAME) return make("span", "short", make("span", "", name));
+  return make("span", "short", make("span", "", name.slice(0, -TAIL)), make("span", "", name.slice(-TAIL)));
+}
+
+/** An element that `fill` finds again wherever it is among the children. */
+export function keyed(key, element) {
+  element.dataset.key = key;
+  return element;
+}
+
+function takeOver(old, fresh) {
+  if (old.nodeType === Node.TEXT_NODE) {
+    if (old.data !== fresh.data) old.data = fresh.data;
+    return;
+  }
+  // What the user has opened stays open.
+  for (const name of old.getAttributeNames()) if (name !== "open" && !fresh.hasAttribute(name)) old.removeAttribute(name);
+  for (const name of fresh.getAttributeNames()) {
+    if (old.getAttribute(name) !== fresh.getAttribute(name)) old.setAttribute(name, fresh.getAttribute(name));
+  }
+  for (const name of ["onclick", "onchange", "checked"]) if (old[name] !== fresh[name]) old[name] = fresh[name];
+  fill(old, ...fresh.childNodes);
+}
+
+/**
+ * Gives `parent` these children. Elements that are already there are updated, not replaced: they
+ * keep the focus, selected text, scroll positions and a press of the pointer.
+ */
+export function fill(parent, ...children) {
+  const keyOf = (node) => `${node.nodeName} ${node.dataset?.key ?? ""}`;
+  const there = new Map();
+  for (const old of parent.childNodes) there.set(keyOf(old), [...there.get(keyOf(old)) ?? [], old]);
+  const focused = document.activeElement;
+  const wanted = children.map((fresh) => {
+    const old = there.get(keyOf(fresh))?.shift();
+    if (old) takeOver(old, fresh);
+    return old ?? fresh;
+  });
+  for (const rest of [...there.values()].flat()) rest.remove();
+  let at = parent.firstChild;
+  for (const node of wanted) {
+    if (node === at) at = at.nextSibling;
+    else parent.insertBefore(node, at);
+  }
+  // An element that moved has lost the focus.
+  if (focused !== document.activeElement && parent.contains(focused)) focused.focus({ preventScroll: true });
 }
 
 export function draw(tag, attributes, ...children) {

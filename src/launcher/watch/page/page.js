@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Asks for runs, and lays out what is shown of them.
 import { readAddress, writeAddress } from "./address.js";
-import { Chart } from "./chart.js";
+import { Chart, shareRanges } from "./chart.js";
 import { bytes, compareMetrics, isNumber, median, number, percent, seconds } from "./format.js";
 import { byId, make } from "./elements.js";
 import { describeBad, PARTS, showFigures, showLog, showNotes, showRanks, showSettings, showWaiting } from "./panels.js";
-import { compareRuns, isWanted, showRunTable } from "./run_table.js";
+import { compareRuns, isWanted, MOST_SHOWN, showRunTable } from "./run_table.js";
 import { saveValues } from "./save.js";
 
 const NUM_COLORS = 8;
 const NUM_DASHES = 3;
+const NUM_SLOTS = NUM_COLORS * NUM_DASHES;
 const USUALLY_SHOWN = 8;
-const MOST_SHOWN = 50;
 const LIVE_MS = 2000;
 // A long file is read by parts.
 const READING_MS = 100;
@@ -22,6 +22,8 @@ const MARGIN = 0.05;
 
 const page = {
   runs: [], shown: [], notDrawn: [], focus: null, view: readAddress(), charts: new Map(), version: -1,
+  // The colours of runs by folder, kept when the page is loaded again.
+  slots: new Map(JSON.parse(sessionStorage.getItem("colors") ?? "[]")),
   now: 0, isLost: false, isListed: false, folders: [], leftOut: [], numLeftOut: 0, isBehind: false, nextShow: 0, nextTable: 0,
 };
 
@@ -34,7 +36,32 @@ function usualRuns(listed) {
   return [...kept, ...others].slice(0, USUALLY_SHOWN).sort(compareRuns);
 }
 
-/** Colours stay with a run as long as it is drawn. */
+/** A colour stays with a run, also while it is hidden. Runs drawn together have different ones. */
+function giveColors(runs) {
+  const { slots } = page;
+  const drawn = new Set();
+  const give = (run, slot) => {
+    drawn.add(slot);
+    slots.set(run.folder, slot);
+    run.slot = slot;
+    run.color = `c${slot % NUM_COLORS} d${Math.floor(slot / NUM_COLORS)}`;
+  };
+  const others = [];
+  for (const run of runs) {
+    if (slots.has(run.folder) && !drawn.has(slots.get(run.folder))) give(run, slots.get(run.folder));
+    else others.push(run);
+  }
+  for (const run of others) {
+    const kept = new Set(slots.values());
+    const colors = new Set([...drawn].map((slot) => slot % NUM_COLORS));
+    const free = [...Array(NUM_SLOTS).keys()].filter((slot) => !drawn.has(slot));
+    const isOther = (slot) => !colors.has(slot % NUM_COLORS);
+    give(run, free.find((slot) => isOther(slot) && !kept.has(slot)) ?? free.find(isOther) ??
+      free.find((slot) => !kept.has(slot)) ?? free[0] ?? drawn.size % NUM_SLOTS);
+  }
+  if (others.length) sessionStorage.setItem("colors", JSON.stringify([...slots]));
+}
+
 function choose() {
   const { view } = page;
   const listed = page.runs.filter((run) => run.summary);
@@ -43,19 +70,8 @@ function choose() {
     : usualRuns(listed);
   if (view.shown) wanted.sort((a, b) => view.shown.indexOf(a.name) - view.shown.indexOf(b.name));
   page.notDrawn = wanted.splice(MOST_SHOWN);
-  for (const run of page.runs) {
-    run.isShown = wanted.includes(run);
-    if (!run.isShown) run.slot = null;
-  }
-  const taken = new Set(wanted.map((run) => run.slot));
-  for (const run of wanted) {
-    for (let slot = 0; run.slot === null; slot += 1) {
-      if (taken.has(slot)) continue;
-      run.slot = slot;
-      taken.add(slot);
-    }
-    run.color = `c${run.slot % NUM_COLORS} d${Math.floor(run.slot / NUM_COLORS) % NUM_DASHES}`;
-  }
+  for (const run of page.runs) run.isShown = wanted.includes(run);
+  giveColors(wanted);
   page.shown = wanted.filter((run) => run.data);
   const named = page.runs.find((run) => run.name === view.focus && run.summary);
   const kept = page.focus?.isShown ? page.focus : null;
@@ -84,6 +100,10 @@ const actions = {
     page.view.sort = text;
     changed();
   },
+  columns(keys) {
+    page.view.columns = keys;
+    changed();
+  },
   zoom(axis, from, to) {
     page.view.zoom = { axis, from, to };
     changed();
@@ -95,6 +115,11 @@ const actions = {
   scale(title, isLog) {
     if (isLog) page.view.logScales.add(title);
     else page.view.logScales.delete(title);
+    changed();
+  },
+  full(title, isFull) {
+    if (isFull) page.view.fullRanges.add(title);
+    else page.view.fullRanges.delete(title);
     changed();
   },
   point(source, x) {
@@ -155,8 +180,8 @@ function seriesOf(run, name) {
   const { axis } = page.view;
   const all = run.data.metrics.find((one) => one.name === name);
   if (!all) return null;
-  const isDetail = zoomOf(axis) && run.detail?.metrics && run.detail.key === detailKey(run);
-  const metric = isDetail ? run.detail.metrics.find((one) => one.name === name) : all;
+  const detail = zoomOf(axis) && detailOf(run)?.metrics;
+  const metric = detail ? detail.find((one) => one.name === name) : all;
   const bad = {};
   for (const [i, kind, count] of metric?.bad ?? []) (bad[i] ??= []).push([kind, count]);
   return {
@@ -167,17 +192,21 @@ function seriesOf(run, name) {
 }
 
 function metricChart(name, runs) {
-  const { axis, smooth, logScales } = page.view;
+  const { axis, smooth, logScales, fullRanges } = page.view;
   const series = runs.map((run) => seriesOf(run, name)).filter(Boolean);
   // The legend shows the latest value, the tooltip any.
   if (series.length === 1 && page.runs.length === 1) Object.assign(series[0], { name: "latest", tipName: name });
   const bad = runs.map((run) => [run, run.data.metrics.find((one) => one.name === name)]).find(([, metric]) => metric?.bad.length);
   return [`metric ${name}`, name, {
-    series, axis, smooth, format: number, scalable: true, isLog: logScales.has(name), zoom: zoomOf(axis),
+    series, axis, smooth, format: number, scalable: true, isLog: logScales.has(name), isFull: fullRanges.has(name),
+    quantity: quantityOf(name), zoom: zoomOf(axis),
     bad: bad && describeBad(bad[1]),
     marks: runs.length === 1 ? marksOf(runs[0], axis) : [],
   }];
 }
+
+/** What a metric measures: "loss" for "train/loss" and for "eval_loss". */
+const quantityOf = (name) => name.slice(name.lastIndexOf("/") + 1).replace(/^(train|training|eval|val|valid|validation|test)_/, "");
 
 const groupOf = (name) => name.includes("/") ? name.slice(0, name.indexOf("/")) : "";
 
@@ -187,7 +216,9 @@ function isFound(name) {
 }
 
 function showMetrics(runs) {
-  const names = [...new Set(runs.flatMap((run) => run.data.metrics.map((metric) => metric.name)))].filter(isFound);
+  const all = [...new Set(runs.flatMap((run) => run.data.metrics.map((metric) => metric.name)))];
+  const names = all.filter(isFound);
+  byId("metrics-count").textContent = page.view.search ? `${names.length} of ${all.length} match` : "";
   names.sort(compareMetrics);
   const groups = new Map();
   for (const name of names) {
@@ -230,13 +261,17 @@ function cellsOf(ranks) {
   return { x: ranks.time.map((time) => time - ranks.width / 2), xLast: ranks.time.map((time) => time + ranks.width / 2) };
 }
 
+/** The ranks' steps: those of the range, if they have come. */
+const ranksOf = (run) => (zoomOf("time") && detailOf(run)?.ranks) || run.data.ranks;
+
 const lastOf = (values) => values.findLast(isNumber) ?? null;
 
 /** The lines of one quantity: of ranks if one run has few, else medians. */
 function rankSeries(runs, quantity) {
   const isOne = runs.length === 1;
   return runs.flatMap((run) => {
-    const { ranks, slow, num_ranks } = run.data;
+    const { slow, num_ranks } = run.data;
+    const ranks = ranksOf(run);
     const found = ranks[quantity];
     const cells = cellsOf(ranks);
     if (found.lines && isOne) {
@@ -264,13 +299,13 @@ function rankSeries(runs, quantity) {
 
 const QUANTITIES = [
   ["throughput", "Throughput", "steps per second", number],
-  ["own", "Work per step", "without waiting for other ranks", seconds],
-  ["data_wait", "Waiting for data", "per step", seconds],
-  ["busy", "Utilisation", "share of time not spent waiting", percent],
+  ["own", "Work per step", "without waiting for other ranks", seconds, { quantity: "seconds per step" }],
+  ["data_wait", "Waiting for data", "per step", seconds, { quantity: "seconds per step" }],
+  ["busy", "Utilisation", "share of time not spent waiting", percent, { most: 1 }],
   ["cpu", "CPU", "cores in use", number],
   ["memory", "Memory", "resident", bytes],
   ["device_memory", "Device memory", "allocated", bytes],
-  ["device_busy", "Device utilisation", "share of time spent computing", percent],
+  ["device_busy", "Device utilisation", "share of time spent computing", percent, { most: 1 }],
 ];
 
 function showSteps(runs) {
@@ -279,23 +314,24 @@ function showSteps(runs) {
   const wanted = [];
   const zoom = zoomOf("time");
   if (focus.data?.ranks) {
-    const { parts, width } = focus.data.ranks;
+    const ranks = ranksOf(focus);
+    const { parts, width } = ranks;
     const series = Object.keys(PARTS)
       .filter((part) => parts[part].some((value) => value > 0))
-      .map((part) => ({ name: PARTS[part], color: part, ...cellsOf(focus.data.ranks), y: parts[part], last: lastOf(parts[part]) }));
+      .map((part) => ({ name: PARTS[part], color: part, ...cellsOf(ranks), y: parts[part], last: lastOf(parts[part]) }));
     const title = page.runs.length > 1 ? `Step time: ${focus.name}` : "Step time";
     wanted.push([`parts ${focus.index}`, title, {
-      series, stack: true, axis: "time", zoom, format: seconds, tipFormat: seconds, marks: marksOf(focus, "time"),
+      series, stack: true, axis: "time", zoom, format: seconds, tipFormat: seconds, marks: marksOf(focus, "time"), isFull: page.view.fullRanges.has(title),
       note: `by phase; averaged over ranks and ${seconds(width)}`,
     }, true]);
   }
   byId("steps-section").hidden = withRanks.length === 0 && wanted.length === 0;
   byId("steps-of").textContent = withRanks.length > 1 ? "medians over ranks" : "";
-  for (const [quantity, title, note, format] of QUANTITIES) {
+  for (const [quantity, title, note, format, more] of QUANTITIES) {
     const series = rankSeries(withRanks, quantity);
     if (!series.length) continue;
     wanted.push([`rank ${quantity}`, title, {
-      series, note, format, tipFormat: format, axis: "time", zoom, fromZero: true,
+      series, note, format, tipFormat: format, axis: "time", zoom, fromZero: true, isFull: page.view.fullRanges.has(title), ...more,
       marks: withRanks.length === 1 ? marksOf(withRanks[0], "time") : [],
     }]);
   }
@@ -331,7 +367,8 @@ function show() {
   showFigures(page);
   showSteps(page.shown);
   showRanks(page);
-  showSettings(page.shown.length ? page.shown : [run]);
+  shareRanges(page.charts.values());
+  showSettings(page.shown.length ? page.shown : [run], page.view);
 }
 
 /** At most once for each picture. */
@@ -370,21 +407,24 @@ function takeList(list) {
   }
 }
 
-const detailKey = (run) => JSON.stringify([page.view.zoom, run.data.version]);
+/** What has come for the range of the zoom, if anything has. */
+const detailOf = (run) => run.detail?.zoom === JSON.stringify(page.view.zoom) ? run.detail : null;
 
-/** The range of the zoom, read from the file again. */
+/** Whether the range of the zoom is to be read from the files again. */
+const needsDetail = (run) => page.view.zoom !== null && detailOf(run)?.version !== run.data.version;
+
 async function fetchDetail(run) {
-  const { zoom, axis } = page.view;
-  if (!zoom || zoom.axis !== axis || run.detail?.key === detailKey(run)) return;
-  const key = detailKey(run);
+  if (!needsDetail(run)) return;
+  const { zoom } = page.view;
+  const { version } = run.data;
   const margin = MARGIN * (zoom.to - zoom.from);
-  const found = await ask(`range?run=${run.index}&axis=${axis}&from=${zoom.from - margin}&to=${zoom.to + margin}`);
-  if (found) run.detail = { key, metrics: found.metrics };
+  const found = await ask(`range?run=${run.index}&axis=${zoom.axis}&from=${zoom.from - margin}&to=${zoom.to + margin}`);
+  if (found) run.detail = { zoom: JSON.stringify(zoom), version, ...found };
 }
 
 /** Whether there was something new to show. */
 async function fetchRun(run) {
-  const isWanted = run.isStale || !run.data || run.data.is_behind || (page.view.zoom && run.detail?.key !== detailKey(run));
+  const isWanted = run.isStale || !run.data || run.data.is_behind || needsDetail(run);
   if (!isWanted) return false;
   run.isStale = false;
   const since = run.data ? `&since=${run.data.version}` : "";
@@ -445,6 +485,12 @@ for (const button of byId("axis").children) {
     changed();
   });
 }
+for (const button of byId("settings-rows").children) {
+  button.addEventListener("click", () => {
+    page.view.settings = button.dataset.rows;
+    changed();
+  });
+}
 for (const id of ["search", "filter"]) {
   byId(id).addEventListener("input", (event) => {
     page.view[id] = event.target.value;
@@ -456,6 +502,18 @@ byId("filter").addEventListener("keydown", (event) => {
   // Enter draws the runs that match.
   if (event.key !== "Enter") return;
   page.view.shown = page.runs.filter((run) => run.summary && isWanted(run, page.view.filter)).map((run) => run.name);
+  changed();
+});
+// A menu closes like others do.
+addEventListener("pointerdown", (event) => { if (!byId("columns").contains(event.target)) byId("columns").open = false; });
+byId("columns").addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  byId("columns").open = false;
+  byId("columns").querySelector("summary").focus();
+});
+byId("filter-clear").addEventListener("click", () => {
+  page.view.filter = byId("filter").value = "";
+  byId("filter").focus();
   changed();
 });
 byId("smooth").addEventListener("input", (event) => {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is shown beside the charts: notes, figures, ranks, configuration, log.
 import { bytes, duration, exact, median, metricOrder, number, percent, seconds, whole } from "./format.js";
-import { byId, make, makeButton } from "./elements.js";
+import { byId, fill, keyed, make, makeButton, makeName } from "./elements.js";
 import { stateText, STATES } from "./run_table.js";
 
 export const PARTS = {
@@ -10,7 +10,10 @@ export const PARTS = {
   captured: "captured step", other: "your own code",
 };
 const MOST_FAILURES = 3;
-const MOST_NOTES = 12;
+// The others can be opened, so that notes leave room for charts.
+const MOST_NOTES = 3;
+// As many letters of a log are found again in what was shown before.
+const LOG_OVERLAP = 400;
 
 export function describeExit(exit) {
   const who = exit.rank === null ? "" : `rank ${exit.rank}${exit.host ? ` on ${exit.host}` : ""} `;
@@ -32,6 +35,7 @@ export function showNotes(page, actions) {
   const failed = page.runs.filter((run) => run.state === "failed");
   for (const run of failed.slice(0, MOST_FAILURES)) {
     alarm(`${prefix(run)}${describeExit(run.summary.exit)} `, makeButton("plain link", "Show its log", () => actions.openLog(run)));
+    keyed(`failed ${run.index}`, notes.at(-1));
   }
   if (failed.length > MOST_FAILURES) alarm(`${failed.length - MOST_FAILURES} more runs failed; see the table`);
   if (page.numLeftOut) {
@@ -60,12 +64,8 @@ export function showNotes(page, actions) {
     if (num_left_out) remark(`${prefix(run)}More than 100 metrics: ${whole(num_left_out)} values are not shown`);
   }
   const hidden = notes.splice(MOST_NOTES);
-  if (hidden.length) remark(`and ${hidden.length} more notes`);
-  const box = byId("notes");
-  const text = notes.map((note) => note.textContent).join("\n");
-  // Read aloud only if something is new.
-  if (box.dataset.text !== text) box.replaceChildren(...notes);
-  box.dataset.text = text;
+  if (hidden.length) notes.push(make("details", "", make("summary", "", hidden.length === 1 ? "1 more note" : `${hidden.length} more notes`), ...hidden));
+  fill(byId("notes"), ...notes);
 }
 
 export function showFigures(page) {
@@ -85,25 +85,26 @@ export function showFigures(page) {
     ["restarts", String(Math.max(starts - 1, 0))],
     ["last checkpoint", saved ? `step ${whole(saved.step)}` : "none"],
   ];
-  byId("figures").replaceChildren(...rows.map(([name, value, names]) => {
+  fill(byId("figures"), ...rows.map(([name, value, names]) => {
     const figure = make("b", names ?? "", value);
     figure.title = value;
     return make("div", "figure", make("span", "", name), figure);
   }));
 }
 
-function tableOf(columns, rows, rowNames) {
+/** The first column names a row. */
+function fillTable(table, columns, rows, rowNames) {
   const head = make("tr", "", ...columns.map(([name]) => {
     const cell = make("th", "", name);
     cell.scope = "col";
     return cell;
   }));
-  const body = rows.map((row) => make("tr", rowNames(row), ...columns.map(([, text], i) => {
+  const body = rows.map((row) => keyed(columns[0][1](row), make("tr", rowNames(row), ...columns.map(([, text], i) => {
     const cell = make(i === 0 ? "th" : "td", "", text(row));
     if (i === 0) cell.scope = "row";
     return cell;
-  })));
-  return [make("thead", "", head), make("tbody", "", ...body)];
+  }))));
+  fill(table, make("thead", "", head), make("tbody", "", ...body));
 }
 
 export function showRanks(page) {
@@ -122,10 +123,11 @@ export function showRanks(page) {
   ];
   const weight = (row) => (row.rank === failed ? 2 : 0) + (row.rank === slow?.rank ? 1 : 0);
   const rows = [...table].sort((a, b) => weight(b) - weight(a) || a.rank - b.rank);
-  byId("ranks").replaceChildren(...tableOf(columns, rows, (row) => weight(row) ? "alarm" : ""));
+  fillTable(byId("ranks"), columns, rows, (row) => weight(row) ? "alarm" : "");
 }
 
-export function showSettings(runs) {
+/** Side by side: of several runs, what differs, or everything. */
+export function showSettings(runs, view) {
   const about = (run) => new Map([...run.data.origin,
     ...[...new Set(run.data.table.map((row) => row.device).filter(Boolean))].map((device) => ["device", device])]);
   const groups = [about, (run) => new Map(run.data.configuration)].map((values) => {
@@ -133,11 +135,22 @@ export function showSettings(runs) {
     const names = [...new Set(found.flatMap((one) => [...one.keys()]))];
     return names.map((name) => [name, found.map((one) => one.get(name) ?? "–")]);
   });
-  const rows = groups.flat();
-  byId("settings-section").hidden = rows.length === 0;
-  const columns = [["", (row) => row[0]], ...runs.map((run, i) => [run.name, (row) => row[1][i]])];
-  byId("settings").replaceChildren(...tableOf(columns, rows,
-    ([, values]) => values.some((value) => value !== values[0]) ? "differs" : ""));
+  const all = groups.flat();
+  const isDifferent = ([, values]) => values.some((value) => value !== values[0]);
+  const isAll = runs.length < 2 || view.settings === "all";
+  const rows = isAll ? all : all.filter(isDifferent);
+  byId("settings-section").hidden = all.length === 0;
+  byId("settings-rows").hidden = runs.length < 2;
+  for (const button of byId("settings-rows").children) button.setAttribute("aria-pressed", String(button.dataset.rows === view.settings));
+  const equal = all.length - rows.length;
+  byId("settings-of").textContent = runs.length < 2 ? "" :
+    `of the ${runs.length} drawn runs` + (equal ? rows.length ? `; ${equal} equal rows are hidden` : "; nothing differs" : "");
+  const columns = [["", (row) => row[0]], ...runs.map((run, i) => {
+    const name = make("div", `swatch ${run.isShown ? run.color : ""}`, make("i"), makeName(run.name));
+    name.title = run.name;
+    return [name, (row) => row[1][i]];
+  })];
+  fillTable(byId("settings"), columns, rows, (row) => isAll && isDifferent(row) ? "differs" : "");
 }
 
 /** The log of the rank that failed, else the first. */
@@ -158,16 +171,28 @@ export async function showLog(page, ask) {
   byId("log-of").textContent = page.runs.length > 1 ? run.name : "";
   const choice = byId("log-choice");
   const names = logs.map(logName);
-  if (names.join("\n") !== [...choice.options].map((option) => option.textContent).join("\n")) {
-    choice.replaceChildren(...names.map((name) => make("option", "", name)));
-  }
-  const chosen = names.indexOf(page.view.log);
-  choice.selectedIndex = chosen >= 0 ? chosen : usualLog(run);
-  const text = await ask(`log?run=${run.index}&log=${choice.selectedIndex}`);
-  const pre = byId("log");
-  if (text === null || run !== page.focus || text === pre.textContent) return;
+  fill(choice, ...names.map((name) => make("option", "", name)));
+  const named = names.indexOf(page.view.log);
+  const chosen = named >= 0 ? named : usualLog(run);
+  if (choice.selectedIndex !== chosen) choice.selectedIndex = chosen;
+  const text = await ask(`log?run=${run.index}&log=${chosen}`);
+  if (text !== null && run === page.focus) fillLog(byId("log"), text || "(empty)");
+}
+
+/** Keeps the lines in view where they are, unless the end is in view. */
+function fillLog(pre, text) {
   const isAtEnd = pre.scrollTop + pre.clientHeight >= pre.scrollHeight - 4;
-  pre.textContent = text || "(empty)";
+  const old = pre.firstChild;
+  // The server sends the end of the file: lines drop off at the beginning.
+  const begin = old ? old.data.indexOf(text.slice(0, LOG_OVERLAP)) : -1;
+  if (begin >= 0 && text.startsWith(old.data.slice(begin))) {
+    old.appendData(text.slice(old.length - begin));
+    const height = pre.scrollHeight;
+    old.deleteData(0, begin);
+    pre.scrollTop -= height - pre.scrollHeight;
+  } else {
+    pre.textContent = text;
+  }
   if (isAtEnd) pre.scrollTop = pre.scrollHeight;
 }
 

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of runs: which there are, how they differ, and which are drawn.
 import { bestOf, compareMetrics, duration, exact, isNumber, moment, number } from "./format.js";
-import { byId, make, makeButton } from "./elements.js";
+import { byId, fill, keyed, make, makeButton, makeName } from "./elements.js";
 
 export const STATES = {
   failed: "failed", running: "running", silent: "stopped writing",
   interrupted: "interrupted", finished: "finished", empty: "empty",
 };
 const ORDER = Object.keys(STATES);
+export const MOST_SHOWN = 50;
+// Of the columns that are shown until the user chooses.
 const MOST_SETTINGS = 12;
 const MOST_METRICS = 8;
+// Rows above which the table scrolls.
+const MOST_ROWS = 6;
 
 /** Failed runs first, then running ones; of each state, the newest first. */
 export function compareRuns(a, b) {
@@ -25,34 +29,53 @@ export function stateText(run, now) {
 const settingOf = (run, name) => run.settings.get(name);
 const metricOf = (run, name) => run.metrics.get(name);
 
-/** Columns: [key, title, text(run), value for sorting(run)]. */
+/** Columns: {group, key, title, text(run), value(run) for sorting, isUsual}. */
 function columnsOf(runs, now) {
-  const columns = [
-    ["name", "Run", (run) => run.name, (run) => run.name],
-    ["state", "State", (run) => stateText(run, now), (run) => ORDER.indexOf(run.state)],
-    ["started", "Started", (run) => moment(run.summary.begin), (run) => run.summary.begin],
-    ["duration", "Duration", (run) => duration(run.summary.end - run.summary.begin), (run) => run.summary.end - run.summary.begin],
-    ["step", "Step", (run) => number(run.summary.step), (run) => run.summary.step],
-  ];
-  const settings = new Set(runs.flatMap((run) => [...run.settings.keys()]));
-  const differing = [...settings].filter((name) => runs.some((run) => settingOf(run, name) !== settingOf(runs[0], name)));
-  const asNumber = (text) => text !== undefined && text !== "" && Number.isFinite(Number(text)) ? Number(text) : text;
-  for (const name of differing.slice(0, MOST_SETTINGS)) {
-    const value = (run) => asNumber(settingOf(run, name));
-    columns.push([`config ${name}`, name, (run) => exact(value(run)), value]);
-  }
+  const columns = [];
+  const add = (group, key, title, value, text = (run) => exact(value(run)), isUsual = true) =>
+    columns.push({ group, key, title, value, text, isUsual });
+  add("Run", "name", "Run", (run) => run.name, (run) => run.name);
+  add("Run", "state", "State", (run) => ORDER.indexOf(run.state), (run) => stateText(run, now));
+  add("Run", "started", "Started", (run) => run.summary.begin, (run) => moment(run.summary.begin));
+  add("Run", "duration", "Duration", (run) => run.summary.end - run.summary.begin, (run) => duration(run.summary.end - run.summary.begin));
+  add("Run", "step", "Step", (run) => run.summary.step, (run) => number(run.summary.step));
   const metrics = [...new Set(runs.flatMap((run) => [...run.metrics.keys()]))].sort(compareMetrics);
-  for (const name of metrics.slice(0, MOST_METRICS)) {
-    columns.push([`last ${name}`, `${name}, last`, (run) => exact(metricOf(run, name)?.last), (run) => metricOf(run, name)?.last]);
+  for (const [i, name] of metrics.entries()) {
+    add("Metrics", `last ${name}`, `${name}, last`, (run) => metricOf(run, name)?.last, undefined, i < MOST_METRICS);
     const best = bestOf(name);
     if (!best) continue;
     const field = best === "lowest" ? "low" : "high";
-    columns.push([`best ${name}`, `${name}, ${best}`, (run) => exact(metricOf(run, name)?.[field]), (run) => metricOf(run, name)?.[field]]);
+    add("Metrics", `best ${name}`, `${name}, ${best}`, (run) => metricOf(run, name)?.[field], undefined, i < MOST_METRICS);
   }
-  const left = [];
-  if (differing.length > MOST_SETTINGS) left.push(`${differing.length - MOST_SETTINGS} more settings differ (see Configuration)`);
-  if (metrics.length > MOST_METRICS) left.push(`${metrics.length - MOST_METRICS} more metrics (see the charts)`);
-  return [columns, left.join("; ")];
+  const settings = [...new Set(runs.flatMap((run) => [...run.settings.keys()]))];
+  const differing = settings.filter((name) => runs.some((run) => settingOf(run, name) !== settingOf(runs[0], name)));
+  const asNumber = (text) => text !== undefined && text !== "" && Number.isFinite(Number(text)) ? Number(text) : text;
+  const usual = differing.slice(0, MOST_SETTINGS);
+  for (const name of [...differing, ...settings.filter((one) => !differing.includes(one))]) {
+    add("Settings", `config ${name}`, name, (run) => asNumber(settingOf(run, name)), undefined, usual.includes(name));
+  }
+  return columns;
+}
+
+/** Lets the user choose columns; returns those that are shown. */
+function chooseColumns(all, view, actions) {
+  const isChosen = ({ key, isUsual }) => key === "name" || (view.columns ? view.columns.includes(key) : isUsual);
+  const chosen = all.filter(isChosen);
+  const boxes = all.slice(1).map((column) => {
+    const box = make("input");
+    box.type = "checkbox";
+    box.checked = isChosen(column);
+    box.onchange = (event) => actions.columns(
+      all.filter((one) => one.key !== "name" && (one === column ? event.target.checked : isChosen(one))).map((one) => one.key));
+    return keyed(column.key, make("label", "", box, column.title));
+  });
+  const groups = Map.groupBy(boxes, (_, i) => all[i + 1].group);
+  const menu = byId("columns");
+  menu.querySelector("summary").textContent = `Columns: ${chosen.length} of ${all.length}`;
+  const usual = makeButton("plain link", "Usual columns", () => actions.columns(null));
+  usual.disabled = !view.columns;
+  fill(menu.querySelector("div"), usual, ...[...groups].flatMap(([group, labels]) => [keyed(group, make("b", "", group)), ...labels]));
+  return chosen;
 }
 
 /** Words that must all be found in the name, the state or the configuration ("lr=0.1"). */
@@ -70,9 +93,9 @@ function compareValues(a, b) {
 
 function sorted(runs, columns, sort) {
   const [key, direction] = sort.split(/:(?=(?:up|down)$)/);
-  const column = columns.find(([one]) => one === key);
+  const column = columns.find((one) => one.key === key);
   if (!column) return [...runs].sort(compareRuns);
-  const value = column[3];
+  const { value } = column;
   return [...runs].sort((a, b) => {
     const order = compareValues(value(a), value(b));
     // What is missing comes last in both directions.
@@ -81,51 +104,53 @@ function sorted(runs, columns, sort) {
   });
 }
 
-/** `page` has runs, view and now; `actions`: toggle(runs, isShown), focus(run), sort(text). */
+/** `page` has runs, view and now; `actions`: toggle(runs, isShown), focus(run), sort(text), columns(keys). */
 export function showRunTable(page, actions) {
   const { runs, view, now } = page;
   byId("runs-section").hidden = runs.length < 2;
   if (runs.length < 2) return;
   const there = runs.filter((run) => run.summary && isWanted(run, view.filter));
-  const [columns, left] = columnsOf(there, now);
-  const ordered = sorted(there, columns, view.sort);
+  const all = columnsOf(runs.filter((run) => run.summary), now);
+  const columns = chooseColumns(all, view, actions);
+  const ordered = sorted(there, all, view.sort);
   const numShown = runs.filter((run) => run.isShown).length;
-  byId("runs-count").textContent = `${runs.length} runs, ${numShown} drawn` +
-    (there.length < runs.length ? `, ${there.length} match` : "") + (left ? `. ${left}` : "");
+  byId("runs-count").textContent = `${runs.length} runs, ${numShown} drawn of at most ${MOST_SHOWN}`;
+  byId("filter-clear").hidden = !view.filter;
+  const isDrawn = runs.every((run) => run.isShown === there.includes(run));
+  byId("filter-count").textContent = !view.filter ? "" :
+    `${there.length} of ${runs.length} match` + (there.length && !isDrawn ? ". Enter draws them" : "");
   const box = make("input");
   box.type = "checkbox";
   box.checked = there.length > 0 && there.every((run) => run.isShown);
   box.setAttribute("aria-label", "Draw all runs of the table");
-  box.addEventListener("change", () => actions.toggle(there, box.checked));
-  const head = columns.map(([key, title]) => {
+  box.title = "Draw all runs of the table";
+  box.onchange = (event) => actions.toggle(there, event.target.checked);
+  const head = columns.map(({ key, title }) => {
     const [sortKey, direction] = view.sort.split(/:(?=(?:up|down)$)/);
     const isSorted = sortKey === key;
-    const cell = make("th", key === "name" ? "name" : "", makeButton("plain",
-      title + (isSorted ? (direction === "down" ? " ↓" : " ↑") : ""),
-      () => actions.sort(isSorted && direction === "up" ? `${key}:down` : isSorted ? "" : `${key}:up`)));
+    const button = makeButton("plain", title + (isSorted ? (direction === "down" ? " ↓" : " ↑") : ""),
+      () => actions.sort(isSorted && direction === "up" ? `${key}:down` : isSorted ? "" : `${key}:up`));
+    button.title = "Sort by this column";
+    const cell = make("th", key === "name" ? "name" : "", button);
     cell.scope = "col";
     if (isSorted) cell.setAttribute("aria-sort", direction === "down" ? "descending" : "ascending");
-    return cell;
+    return keyed(key, cell);
   });
   const rows = ordered.map((run) => {
     const shown = make("input");
     shown.type = "checkbox";
     shown.checked = run.isShown;
     shown.setAttribute("aria-label", `Draw ${run.name}`);
-    shown.addEventListener("change", () => actions.toggle([run], shown.checked));
-    const name = makeButton("plain", run.name, () => actions.focus(run));
-    name.title = `${run.folder}\nShow its steps, ranks and log`;
+    shown.title = "Draw this run";
+    shown.onchange = (event) => actions.toggle([run], event.target.checked);
+    const name = makeButton("plain", makeName(run.name), () => actions.focus(run));
+    name.title = `${run.name}\n${run.folder}\nShow its steps, ranks and log`;
     if (run === page.focus) name.setAttribute("aria-current", "true");
-    const cells = columns.slice(1).map(([key, , text]) => make("td", key === "state" ? `state ${run.state}` : "", text(run)));
-    return make("tr", run === page.focus ? "focus" : "",
-      make("td", `pick ${run.isShown ? run.color : ""}`, shown, make("i")), make("th", "name", name), ...cells);
+    const cells = columns.slice(1).map(({ key, text }) => make("td", key === "state" ? `state ${run.state}` : "", text(run)));
+    return keyed(run.index, make("tr", run === page.focus ? "focus" : "",
+      make("td", `pick ${run.isShown ? run.color : ""}`, shown), make("th", "name", name), ...cells));
   });
   for (const row of rows) row.querySelector("th").scope = "row";
-  const table = byId("runs");
-  // A table that is being used must not lose the focus.
-  const focused = table.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") ?? document.activeElement.textContent : null;
-  table.replaceChildren(make("thead", "", make("tr", "", make("td", "pick", box), ...head)), make("tbody", "", ...rows));
-  if (focused !== null) {
-    [...table.querySelectorAll("button, input")].find((one) => (one.getAttribute("aria-label") ?? one.textContent) === focused)?.focus();
-  }
+  byId("runs-scroll").classList.toggle("tall", rows.length > MOST_ROWS);
+  fill(byId("runs"), make("thead", "", make("tr", "", make("td", "pick", box), ...head)), make("tbody", "", ...rows));
 }

@@ -2,7 +2,7 @@
 // Charts as pictures, values as CSV.
 import { download, fileName } from "./elements.js";
 
-const STYLES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-size", "font-family", "visibility"];
+const STYLES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "paint-order", "font-size", "font-family", "visibility"];
 const SCALE = 2;
 
 /** A copy that looks the same without the page's style sheet. */

@@ -2,6 +2,10 @@
 // Round numbers for axes, and what is drawn of a series.
 import { isNumber } from "./format.js";
 
+const LEAST_TICKS = 3;
+// In heights of the bulk.
+const FAR = 3;
+
 function multiples(low, high, step) {
   // Plus 0: no tick is -0.
   const found = [];
@@ -24,16 +28,43 @@ export function timeTicks(low, high, count) {
   return multiples(low, high, steps.find((one) => one >= rough) ?? 86400 * Math.ceil(rough / 86400));
 }
 
-/** `low` and `high` are powers of ten. */
-export function logTicks(low, high) {
-  const found = [];
-  for (let power = Math.floor(low); power <= Math.ceil(high); power += 1) {
-    for (const digit of high - low > 3 ? [1] : [1, 2, 5]) {
-      const exponent = power + Math.log10(digit);
-      if (exponent >= low && exponent <= high) found.push(digit * 10 ** power);
+/** At most `count` round numbers between two, which are given as powers of ten. */
+export function logTicks(low, high, count) {
+  const of = (digits, every) => {
+    const found = [];
+    for (let power = Math.floor(low / every) * every; power <= high; power += every) {
+      for (const digit of digits) {
+        const exponent = power + Math.log10(digit);
+        if (exponent >= low && exponent <= high) found.push(Number(`${digit}e${power}`));
+      }
     }
+    return found;
+  };
+  const some = of([1, 2, 5], 1);
+  if (some.length < LEAST_TICKS) {
+    // Equal steps, with enough room between the highest ones.
+    const [from, to] = [10 ** low, 10 ** high];
+    return ticks(from, to, (to - from) / (to * (1 - 10 ** ((low - high) / count))));
   }
-  return found;
+  if (some.length <= count) return some;
+  for (let every = 1; ; every += 1) if (of([1], every).length <= count) return of([1], every);
+}
+
+const sort = (values) => values.sort((a, b) => a - b);
+const quantile = (sorted, share, round) => sorted[round(share * (sorted.length - 1))];
+
+/**
+ * Beyond these two limits, values are far outside of the bulk. `lists` are the values of each
+ * series; the bulk of one is its middle 80 %. Single series far from the others do not widen it.
+ */
+export function farLimits(lists, isFromZero) {
+  const sorted = lists.filter((values) => values.length).map(sort);
+  if (!sorted.length) return [-Infinity, Infinity];
+  let low = quantile(sort(sorted.map((values) => quantile(values, 0.1, Math.floor))), 0.25, Math.floor);
+  let high = quantile(sort(sorted.map((values) => quantile(values, 0.9, Math.ceil))), 0.75, Math.ceil);
+  if (isFromZero) [low, high] = [Math.min(low, 0), Math.max(high, 0)];
+  const far = FAR * (high - low);
+  return far > 0 ? [low - far, high + far] : [-Infinity, Infinity];
 }
 
 /** Neighbours that one line connects, as pairs of begin and end. */
