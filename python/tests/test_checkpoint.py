@@ -369,7 +369,7 @@ def test_what_only_a_pickle_holds_is_loaded_when_asked_for(make, tmp_path):
     accelerator, model, optimizer = make()
     kept = Kept([Odd(), torch.ones(2)])
     accelerator.register_for_checkpointing(kept)
-    with pytest.warns(UserWarning, match="'python_custom' is saved as a pickle.*contains a Odd"):
+    with pytest.warns(UserWarning, match="'python_custom' is saved as a pickle.*contains an object of type Odd"):
         accelerator.save_state("x")
     manifest = json.loads((tmp_path / "x/checkpoint.json").read_text())
     assert manifest["state"]["python_parts"]["pickles.python_custom.file"] == "python_custom.pkl"

@@ -4,8 +4,8 @@
     python3 tests/build/exports_test.py LIBRARY...
 
 Public headers mark names with ACCELERATE_API; headers in src mark names for our own libraries,
-`_C`, custom engines and tests with ACCELERATE_INTERNAL. Weak symbols are not compared: the
-compiler emits them wherever it does not inline a function of a marked class.
+`_C`, custom engines and tests with ACCELERATE_INTERNAL. Weak symbols and instances of templates are
+not compared: the compiler emits them wherever it does not inline a function of a marked class.
 """
 import pathlib
 import re
@@ -17,7 +17,7 @@ MARK = r"ACCELERATE_(?:API|INTERNAL)"
 TYPE = re.compile(rf"\b(?:class|struct|enum class) {MARK}\s+(\w+)")
 FUNCTION = re.compile(
     rf"(?<!class )(?<!struct ){MARK}\s+(?:\[\[\w+\]\]\s+)?"
-    r"[^;{}()]*?(\w+|operator[^\s(]+)\s*[(;=]")
+    r"(?:[^;{}()]|\(\))*?(\w+|operator[^\s(]+)\s*[(;=]")
 STRONG = "TDBR"
 
 
@@ -35,6 +35,7 @@ def parts_of(symbol):
     symbol = re.sub(r"^(?:vtable|typeinfo|typeinfo name|VTT|guard variable|construction vtable"
                     r"|(?:non-)?virtual thunk|TLS \w+ function) (?:for|to) ", "", symbol)
     symbol = re.sub(r"\[abi:\w+\]", "", symbol).removesuffix(" const")
+    symbol = re.sub(r"::operator [^(]+", "", symbol)
     depth, plain = 0, ""
     for c in symbol:
         depth += (c in "<(") - (c in ">)")
@@ -48,7 +49,7 @@ def exported(library):
         check=True, capture_output=True, text=True)
     for line in listing.stdout.splitlines():
         _, kind, symbol = line.split(" ", 2)
-        if kind in STRONG:
+        if kind in STRONG and ">(" not in symbol:
             yield symbol
 
 
@@ -63,7 +64,8 @@ assert not wrong, "\n".join(wrong) + "\nuse ACCELERATE_API in include, else ACCE
 names = marked_names(public + internal)
 for library in sys.argv[1:]:
     symbols = list(exported(library))
-    assert symbols, f"{library} exports nothing"
+    # What needs CUDA registers itself when it is loaded.
+    assert symbols or "_cuda" in library, f"{library} exports nothing"
     unmarked = [symbol for symbol in symbols if not names.intersection(parts_of(symbol))]
     if unmarked:
         sys.exit(f"{library} exports names that no header marks:\n  " + "\n  ".join(unmarked))

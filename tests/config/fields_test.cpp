@@ -67,6 +67,11 @@ TEST(LaunchFlags, AreExactlyThese) {
           "--debug",
           "--dry_run,--dry-run",
           "--gradient_accumulation_steps,--gradient-accumulation-steps",
+          "--use_parallelism_config,--use-parallelism-config",
+          "--parallelism_config_dp_replicate_size,"
+          "--parallelism-config-dp-replicate-size",
+          "--parallelism_config_dp_shard_size,"
+          "--parallelism-config-dp-shard-size",
           "--use_fsdp,--use-fsdp",
           "--fsdp_version,--fsdp-version",
           "--fsdp_sharding_strategy,--fsdp-sharding-strategy",

@@ -424,7 +424,7 @@ TEST(StepClock, DescribesWhatLimitsARun) {
   times.sum.other = 3;
   EXPECT_THAT(
       times.summary(),
-      HasSubstr("73 % of the step goes into user code: check"));
+      HasSubstr("73 % of the step goes into user code: look for"));
 }
 
 } // namespace

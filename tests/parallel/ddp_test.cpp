@@ -461,8 +461,9 @@ TEST(Ddp, RefusesAStepWithGradientsOfAFailedBackward) {
       optimizer.step();
       optimizer.zero_grad();
       EXPECT_ANY_THROW(train(true));
+      const auto step = [&optimizer = optimizer] { optimizer.step(); };
       EXPECT_THAT(
-          [&, &optimizer = optimizer] { optimizer.step(); },
+          step,
           ThrowsMessage<UsageError>(
               HasSubstr("Call zero_grad() after a failed backward pass")));
       optimizer.zero_grad();

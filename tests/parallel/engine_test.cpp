@@ -147,6 +147,7 @@ TEST(OwnEngine, EveryCallbackIsCalledInEveryStep) {
     EXPECT_THROW(accelerator.backward(loss), std::runtime_error);
     EXPECT_EQ(engine->calls["abandon_backward"], 1);
     EXPECT_EQ(engine->calls["after_backward"], 1);
+    opt.zero_grad();
     // Nothing has a gradient: the step throws.
     EXPECT_THROW(opt.step(), UsageError);
     EXPECT_EQ(engine->calls["abandon_step"], 1);

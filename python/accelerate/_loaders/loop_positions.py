@@ -137,7 +137,7 @@ class _Loops:
         self.iteration = iteration
         self.running: list[LoopPosition] = []
         self.left: LoopPosition | None = None
-        # Whether one of the loaders has drawn the seed of its persistent workers.
+        # Whether one of the loaders has created persistent workers.
         self.has_workers = False
 
     @property
@@ -215,22 +215,20 @@ class PlacedLoader(DataLoader):
     def get_sampler(self) -> Any:
         return get_sampler(self)
 
+    @property
+    def _has_workers(self) -> bool:
+        """Whether an uninterrupted run would have persistent workers now."""
+        is_shared = self.persistent_workers and self._loops.has_workers
+        return is_shared or self._iterator is not None
+
     def _iterate(self) -> Iterator:
-        """torch's iterator. Persistent workers draw a seed once, so a loader that continues after
-        `skip_first_batches` must not draw one again: the next orders would differ from those of an
-        uninterrupted run."""
-        if not self.persistent_workers or self._iterator is not None:
-            return super().__iter__()
-        has_workers, self._loops.has_workers = self._loops.has_workers, True
-        if not has_workers:
-            return super().__iter__()
-        own = self.generator
-        self.generator = torch.Generator()
-        self.generator.set_state((own or torch.default_generator).get_state())
-        try:
-            return super().__iter__()
-        finally:
-            self.generator = own
+        """torch's iterator. Creating persistent workers draws a seed, which happens once in a run:
+        not again by a loader that continues after `skip_first_batches`."""
+        if self.persistent_workers:
+            if self._loops.has_workers and self._iterator is None:
+                self._make_workers()
+            self._loops.has_workers = True
+        return super().__iter__()
 
     @property
     def iteration(self) -> int:
@@ -289,7 +287,7 @@ class PlacedLoader(DataLoader):
         else:
             start.left = {
                 "generators": self._states_of_own(),
-                "has_workers": self._iterator is not None,
+                "has_workers": self._has_workers,
             }
             own["left_sampler"] = self._sampler_state()
         return start
@@ -304,7 +302,7 @@ class PlacedLoader(DataLoader):
             "sampler": self._sampler_state(),
             "digest": None,
         }
-        return Start(epoch, begin=begin, has_workers=self._iterator is not None, own=own)
+        return Start(epoch, begin=begin, has_workers=self._has_workers, own=own)
 
     @property
     def _total_backwards(self) -> int:
@@ -533,7 +531,7 @@ class PlacedLoader(DataLoader):
         if start is None:
             begin = {**_generators.take(), **self._states_of_own()}
             position = LoopPosition(self.iteration, num_before, begin)
-            position.has_workers = self._iterator is not None
+            position.has_workers = self._has_workers
             position.sampler_state = self._sampler_state()
         else:
             position = start.position_at(max(num_before, start.num_to_pass))

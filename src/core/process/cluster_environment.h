@@ -12,7 +12,7 @@
 namespace accelerate {
 
 /// Reads variables; rejects invalid ones with a message that names them.
-class EnvReader {
+class ACCELERATE_INTERNAL EnvReader {
  public:
   explicit EnvReader(const EnvLookup& env) : env_(env) {}
 
