@@ -145,7 +145,7 @@ class ACCELERATE_API Accelerator {
   /// Verifies a checkpoint, then restores the state of all objects. "latest"
   /// loads the newest checkpoint in the folder of
   /// `AcceleratorOptions::checkpoints` that is complete and intact on every
-  /// rank, unless a folder has that name. stderr names damaged newer
+  /// rank, unless a folder named "latest" exists. stderr names damaged newer
   /// checkpoints. The number of processes may differ from the number at saving.
   /// Generators are then not restored, and stderr says so.
   ///
@@ -247,7 +247,7 @@ class ACCELERATE_API Accelerator {
   /// Happens once per step; `step` and the clip functions below do it
   /// automatically. No effect during gradient accumulation.
   void unscale_gradients(PreparedOptimizer& optimizer);
-  /// As above, for all prepared optimizers.
+  /// Does the same for all prepared optimizers.
   void unscale_gradients();
   /// Scales all gradients by the same factor so that their norm is at most
   /// `max_norm`. Returns the previous norm, as a tensor that the device may
@@ -306,8 +306,8 @@ class ACCELERATE_API Accelerator {
 
   // --- precision ------------------------------------------------------------
   Precision mixed_precision() const;
-  /// The precision of the run for code outside of a prepared model; with
-  /// `enabled` false, full precision inside of one.
+  /// Applies the precision of the run to code outside of a prepared model. With
+  /// `enabled` false, computes in full precision even inside of one.
   [[nodiscard]] AutocastGuard autocast(bool enabled = true) const;
 
   // --- trackers and profiling -----------------------------------------------
@@ -379,7 +379,7 @@ class ACCELERATE_API Accelerator {
   [[nodiscard]] ProcessControl::FirstGuard main_process_first() {
     return processes().main_process_first();
   }
-  /// As above, for the first process of each machine.
+  /// Like `main_process_first`, for the first process of each machine.
   [[nodiscard]] ProcessControl::FirstGuard local_main_process_first() {
     return processes().local_main_process_first();
   }
@@ -400,7 +400,8 @@ class ACCELERATE_API Accelerator {
     processes().on_process(process_index, std::forward<F>(f));
   }
 
-  /// This rank's share of a vector, a tensor or a map of them: `splitting.h`.
+  /// Returns this rank's share of a vector, a tensor or a map of them; see
+  /// `splitting.h`.
   template <class T>
   T split_between_processes(const T& inputs, bool apply_padding = false) const {
     return split(inputs, processes().shard(), apply_padding);
@@ -450,7 +451,8 @@ class ACCELERATE_API Accelerator {
   std::vector<T> gather_for_metrics(const std::vector<T>& objects) const {
     return gather_objects(process_group(), real(objects));
   }
-  /// For objects of other types; see `objects.h`.
+  /// Does the same for objects of other types, which the given functions
+  /// serialise; see `objects.h`.
   template <class T, class ToBytes, class FromBytes>
   std::vector<T> gather_for_metrics(
       const std::vector<T>& objects,
@@ -474,11 +476,12 @@ class ACCELERATE_API Accelerator {
   T pad_across_processes(const T& value, PadOptions options = {}) const {
     return accelerate::pad_across_processes(process_group(), value, options);
   }
-  /// How many of `size` rows, one per sample of the current batch, are not
-  /// repeats; they come first. If rows stand for something other than samples,
-  /// such as tokens, returns `size`, or 0 if the whole batch is a repeat.
-  /// Returns `size` outside of loops. Throws `UsageError` if some samples of
-  /// the batch are repeats and the number of samples is not `size`.
+  /// How many of `size` rows are real, if there is one row per sample of the
+  /// current batch. Real rows come first; the others are repeats. If rows
+  /// represent something other than samples, such as tokens, returns `size`, or
+  /// 0 if the whole batch is a repeat. Returns `size` outside of loops. Throws
+  /// `UsageError` if some samples of the batch are repeats and the number of
+  /// samples is not `size`.
   int64_t num_real_samples(int64_t size) const;
   /// Compares the parameters of a model across ranks by their hashes (buffers,
   /// such as running means, may differ between forwards). Throws

@@ -99,8 +99,8 @@ struct ACCELERATE_API AcceleratorOptions {
   std::optional<ProcessGroup> process_group = {};
 };
 
-/// Whether several processes train together, and on what. `kMultiGpu` stands
-/// for accelerators of any kind.
+/// Whether several processes train together, and on which devices. `kMultiGpu`
+/// covers accelerators of any kind.
 enum class DistributedType { kNo, kMultiCpu, kMultiGpu };
 
 } // namespace accelerate

@@ -12,9 +12,9 @@
 //     accelerator.print("accuracy ", accuracy.compute());
 //
 // Call `update` in the loop over a prepared loader, with tensors that have one
-// row per sample of the batch. Other rows, such as those of packed batches,
-// count unless the loader repeated the whole batch, as it does with those of a
-// `BatchSampler`; if it repeated only some of the samples, `update` throws
+// row per sample of the batch. Other rows, such as those of packed batches, all
+// count, unless the loader repeated the whole batch. It does so with batches of
+// a `BatchSampler`. If it repeated only some of the samples, `update` throws
 // `UsageError`. Scalars of a repeated batch do not count. `compute` is a
 // collective that does not change the sums, and returns NaN if nothing was
 // counted; `reset` clears the sums.
@@ -55,7 +55,7 @@ class ACCELERATE_API Metric {
   explicit Metric(const Accelerator& accelerator);
   /// Removes rows of repeated samples; scalars are returned unchanged.
   at::Tensor real_rows(const at::Tensor& rows) const;
-  /// Adds to the sums; their number must not vary.
+  /// Adds to the sums. Pass equally many sums in every call.
   void add(const at::Tensor& sums);
   /// The sums over all ranks, as doubles on the CPU; undefined if no rank added
   /// anything.
@@ -121,8 +121,8 @@ class ACCELERATE_API F1 : public Metric {
   /// Throws `UsageError` if there are fewer than 2 classes, or more than 2 with
   /// `F1Average::kBinary`.
   explicit F1(const Accelerator& accelerator, F1Options options = {});
-  /// As `Accuracy::update`. A class out of range is a `UsageError` on the CPU
-  /// and a device-side assertion elsewhere.
+  /// Takes what `Accuracy::update` takes. A class out of range is a
+  /// `UsageError` on the CPU and a device-side assertion elsewhere.
   void update(const at::Tensor& predictions, const at::Tensor& labels);
   double compute() const;
 

@@ -126,7 +126,7 @@ class ACCELERATE_API PretrainedModel : public torch::nn::Module {
   const ModelConfig& config() const { return config_; }
   /// The class name in transformers, such as "BertForSequenceClassification".
   const std::string& class_name() const { return class_name_; }
-  /// Empty for a model created by `from_config`.
+  /// How the files matched; empty for a model created by `from_config`.
   const LoadReport& load_report() const { return report_; }
 
   /// Writes `config.json` and the weights (`model.safetensors`, or shards and
@@ -136,8 +136,8 @@ class ACCELERATE_API PretrainedModel : public torch::nn::Module {
   void save_pretrained(
       const std::filesystem::path& folder,
       const SavePretrainedOptions& options = {}) const;
-  /// The text of `config.json` for weights of this dtype; without one, the
-  /// dtype in the configuration. `Accelerator::save_model` writes it too.
+  /// The text of `config.json` for weights of this dtype, by default the dtype
+  /// in the configuration. `Accelerator::save_model` writes it too.
   std::string saved_config(std::optional<at::ScalarType> dtype) const;
 
  protected:
@@ -214,7 +214,7 @@ class ACCELERATE_API CausalLanguageModel : public PretrainedModel {
       const ModelInputs& inputs,
       class KeyValueCache* cache) = 0;
   virtual int64_t num_layers() const = 0;
-  /// Empty if the number of tokens is not limited.
+  /// The maximum number of tokens; empty if it is not limited.
   virtual std::optional<int64_t> max_tokens() const = 0;
 
   /// The text of `generation_config.json`; empty if there is none.

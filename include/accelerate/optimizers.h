@@ -141,8 +141,8 @@ class ACCELERATE_API OptimizerOf : public torch::optim::Optimizer,
   Options& options(size_t group = 0);
   const Options& options(size_t group = 0) const;
   void add_group(const ParameterGroup& group);
-  /// As torch's. Since torch 2.12, torch's own replaces options of an unknown
-  /// type by the defaults; here the group keeps its options.
+  /// Adds a group, which keeps its options. Since torch 2.12, torch's own
+  /// function replaces options of an unknown type by the defaults.
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
 
   std::string kind() const override;
@@ -165,11 +165,11 @@ class ACCELERATE_API OptimizerOf : public torch::optim::Optimizer,
   /// handles it.
   const at::Tensor& found_inf() const { return scalars_.found_inf; }
   at::Tensor learning_rate() const;
-  /// Other copies of the parameters to write.
+  /// The reduced-precision copies of the parameters that the step also writes.
   const std::vector<const ReducedCopies*>& copies() const {
     return scalars_.copies;
   }
-  /// Creates it empty on first use.
+  /// The state of `parameter`, created empty on first use.
   State& state_of(const at::Tensor& parameter);
 
  private:

@@ -44,7 +44,7 @@ class PreparedModel {
   Module* operator->() const { return module_.get(); }
   Module& operator*() const { return *module_; }
   const std::shared_ptr<Module>& module() const { return module_; }
-  /// As on the module.
+  /// These functions call those of the module.
   std::vector<at::Tensor> parameters() const { return module_->parameters(); }
   void train(bool on = true) const { module_->train(on); }
   void eval() const { module_->eval(); }

@@ -24,8 +24,8 @@ struct ACCELERATE_API ProcessTopology {
   bool operator==(const ProcessTopology&) const = default;
 };
 
-/// The TCP port of rank 0 at which the ranks of a run connect. Unknown if the
-/// address is empty or the port is 0.
+/// The address and TCP port of rank 0, at which the ranks of a run connect.
+/// Unknown if the address is empty or the port is 0.
 struct ACCELERATE_API Rendezvous {
   std::string address = {};
   int port = 0;
@@ -46,7 +46,7 @@ struct ACCELERATE_API Rendezvous {
 
 /// A program that starts the processes of runs: one row of a table.
 struct ACCELERATE_API Starter {
-  /// For messages: "torchrun", "Open MPI", "MVAPICH", "PMI", "Slurm".
+  /// The name for messages: "torchrun", "Open MPI", "MVAPICH", "PMI", "Slurm".
   const char* name = "";
   /// Whether a process without a local rank is not a rank but represents a
   /// machine, whose ranks a launcher still has to start.
@@ -58,7 +58,7 @@ struct ACCELERATE_API Starter {
 struct ACCELERATE_API ProcessEnvironment {
   ProcessTopology topology;
   Rendezvous rendezvous;
-  /// Null if the process was not started as part of a run.
+  /// What started the process; null if it was not started as part of a run.
   const Starter* starter = nullptr;
   /// For Slurm and MPI: identifies the job, with the same value on all its
   /// machines; usable in file names. Empty if unknown.

@@ -63,7 +63,7 @@ inline constexpr int kNumDtypes = 22;
 
 /// The name in files: "F32", "F8_E4M3", ...
 ACCELERATE_API std::string_view dtype_name(Dtype dtype);
-/// The reverse; empty for unknown names.
+/// The element type with this name; empty if unknown.
 ACCELERATE_API std::optional<Dtype> try_parse_dtype(std::string_view name);
 /// Bits per element: 4, 6, 8, 16, 32 or 64.
 ACCELERATE_API int dtype_bits(Dtype dtype);
@@ -99,9 +99,8 @@ struct Contents {
 /// the last byte. Throws the matching subclass of `SafetensorsError`, whose
 /// message contains `source` as the name of the file.
 ///
-/// Stricter than the Rust library where the format is: duplicate names are
-/// rejected (Rust keeps one of the two). Unknown fields of a tensor are
-/// ignored.
+/// Duplicate names are rejected, as the format requires; the Rust library keeps
+/// one of the two. Unknown fields of a tensor are ignored.
 ACCELERATE_API Contents
 parse(std::span<const std::byte> bytes, const std::string& source);
 
@@ -173,7 +172,7 @@ ACCELERATE_API void write_file(
     std::span<const TensorView> tensors,
     const WriteOptions& options = {});
 
-/// The same bytes in memory.
+/// Returns the bytes that `write_file` would write.
 ACCELERATE_API std::vector<std::byte> serialize(
     std::span<const TensorView> tensors,
     const Metadata& metadata = {});

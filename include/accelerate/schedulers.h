@@ -144,13 +144,13 @@ struct GreedyLR {
   int64_t reset_start = 500;
 };
 
-/// Applies all of them at every step, in order (torch's ChainedScheduler).
+/// Applies all schedules at every step, in order (torch's ChainedScheduler).
 struct ChainedScheduler {
   std::vector<Schedule> schedules = {};
 };
 
-/// Runs the first until the first milestone; from there the next one starts
-/// from the initial rates, and so on (torch's SequentialLR).
+/// Runs the first schedule until the first milestone. From there the next one
+/// starts from the initial rates, and so on (torch's SequentialLR).
 struct SequentialLR {
   std::vector<Schedule> schedules = {};
   std::vector<int64_t> milestones = {};
@@ -187,8 +187,8 @@ class ACCELERATE_API Scheduler {
 
   /// Call it after `optimizer.step()`.
   void step();
-  /// For ReduceLROnPlateau and GreedyLR, which require a metric; the others
-  /// take none.
+  /// Call this for ReduceLROnPlateau and GreedyLR, which require a metric.
+  /// Other schedules take none.
   void step(double metric);
   /// The latest rates, one per group.
   const std::vector<double>& last_lr() const;

@@ -182,10 +182,10 @@ class ACCELERATE_API Tokenizer {
   const Truncation& truncation() const;
   const Padding& padding() const;
 
-  /// Only the first step, without added tokens; for inspection.
+  /// Runs only the normaliser, without added tokens; for inspection.
   std::string normalize(std::string_view text) const;
-  /// Only the second step, on `text` as it is. Words of byte-level tokenizers
-  /// are in their printable alphabet ("Ġ" for a space).
+  /// Runs only the pre-tokeniser, on `text` as it is. Words of byte-level
+  /// tokenizers are in their printable alphabet ("Ġ" for a space).
   std::vector<TextWord> pre_tokenize(std::string_view text) const;
 
   class Impl;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads the compiled engine for the installed torch: importing this module returns the one in
+"""Loads the compiled engine for the installed torch. Importing this module returns the module in
 `_engines/torch_MAJOR_MINOR`."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import sys
 from types import ModuleType
 
-import torch  # Before the engine, which uses the libraries that this loads.
+import torch  # Imported first, because the engine uses libraries that torch loads.
 
 _PACKAGE = sys.modules[__name__.partition(".")[0]]
 # An editable installation has two folders: the source tree, and the compiled files.

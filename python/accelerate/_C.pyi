@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine, compiled from python/src/bind_*.cpp; the headers it binds have the contracts."""
+"""The engine, compiled from python/src/bind_*.cpp. The C++ headers document the contracts."""
 
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# For type checkers: the names that are here. Others are placeholders (docs/guide_python.md).
+# For type checkers: the supported names. Others are placeholders (docs/guide_python.md).
 from typing import Any
 
 from accelerate.accelerator import Accelerator as Accelerator

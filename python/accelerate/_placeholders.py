@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every name of Hugging Face Accelerate can be imported; an unsupported one is a placeholder that
-raises an explanation when it is used (docs/guide_python.md).
+"""Every name of Hugging Face Accelerate can be imported. An unsupported name is a placeholder that
+raises an error with an explanation when it is used (docs/guide_python.md).
 
 The table `_original_names.txt` lists the names. Three components read it:
 
-- `placeholders_for(__name__)` is the `__getattr__` of a module: it imports re-exported names from
-  the module that defines them, and creates a placeholder for undefined ones.
-- The finder answers for modules of the table that have no file. It is the last in `sys.meta_path`,
-  so a module's file replaces its placeholders.
-- `Placeholder` is the type of such a name.
+- `placeholders_for(__name__)` is the `__getattr__` of a module. It imports re-exported names from
+  the module that defines them, and creates placeholders for undefined names.
+- The finder creates modules of the table that have no file. It is the last in `sys.meta_path`, so a
+  module's file replaces its placeholders.
+- `Placeholder` is the type of a placeholder.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _placeholder(module: str, name: str, kind: str) -> Any:
     return (_ValuePlaceholder if kind == "value" else Placeholder)(module, name)
 
 
-# What to use instead of unsupported names, by a part of their path.
+# The names to use instead of unsupported ones, by a part of the unsupported name's path.
 _INSTEAD = {
     "fp8": "Use mixed_precision='bf16'. ",
     "transformer_engine": "Use mixed_precision='bf16'. ",
@@ -122,14 +122,14 @@ def _refuse(where: str) -> NoReturn:
 
 
 def is_placeholder(value: Any) -> bool:
-    """Whether a name is a placeholder for something unsupported."""
+    """Whether a value is a placeholder for something unsupported."""
     return isinstance(value, Placeholder) or (
         isinstance(value, type) and vars(value).get("_is_placeholder", False)
     )
 
 
 def _placeholder_error(module: str, name: str, base: type) -> type:
-    """A real class, which `except` and warning filters require; it is never raised."""
+    """A real class, because `except` and warning filters require one. It is never raised."""
     where = f"{module}.{name}"
 
     def refuse_call(cls: type, *args: Any, **kwargs: Any) -> NoReturn:
@@ -152,7 +152,7 @@ def _placeholder_error(module: str, name: str, base: type) -> type:
 
 class Placeholder:
     """Stands for an unsupported class or function. It can be imported, used in annotations, pickled
-    and passed to `isinstance`; any other use raises NotImplementedError.
+    and passed to `isinstance`. Any other use raises NotImplementedError.
     """
 
     def __init__(self, module: str, name: str) -> None:
@@ -175,7 +175,7 @@ class Placeholder:
         self._refuse()
 
     def __getattr__(self, name: str) -> NoReturn:
-        # Protocols and `inspect` probe for special names, which does not count as a use.
+        # Protocols and `inspect` probe special names. This must not raise NotImplementedError.
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(f"{self!r} has no attribute {name!r}", name=name, obj=self)
         try:
@@ -195,7 +195,8 @@ class Placeholder:
     def __contains__(self, item: Any) -> NoReturn:
         self._refuse()
 
-    # No object can be an instance of an unsupported class, so False is correct; libraries check.
+    # No object can be an instance of an unsupported class, so False is correct. Libraries make such
+    # checks.
     def __instancecheck__(self, instance: Any) -> bool:
         return False
 

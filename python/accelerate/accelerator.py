@@ -105,11 +105,11 @@ class Accelerator(Configuration, Processes):
             optimizer.step()
             optimizer.zero_grad()
 
-    Arguments, defaults and behaviour are those of Hugging Face Accelerate 1.15; an unsupported
+    Arguments, defaults and behaviour are those of Hugging Face Accelerate 1.15. An unsupported
     argument raises an error that names it. See docs/guide_python.md.
     """
 
-    # Under the original's private names, which libraries use.
+    # The original's private names, which libraries use.
     _models = DelegatedAttribute("_context", "models")
     _optimizers = DelegatedAttribute("_context", "optimizers")
     _schedulers = DelegatedAttribute("_context", "schedulers")
@@ -196,7 +196,7 @@ class Accelerator(Configuration, Processes):
                 "sync_each_batch": plugin.sync_each_batch,
             },
         )
-        # The engine writes its part of checkpoints where Python writes its own.
+        # C++ writes its files of a checkpoint into the same folders as Python.
         options.save_on_each_node(self._context.saves_on_each_node)
 
         init = self.init_handler._given() if self.init_handler else {}
@@ -238,7 +238,7 @@ class Accelerator(Configuration, Processes):
         self.state.accelerator = weakref.ref(self)
         self._ddp = options.ddp
         self.gradient_accumulation_steps = self._run.num_accumulation_steps
-        # Scripts disable it on devices without autocast.
+        # Scripts set it to False on devices without autocast.
         self.native_amp = self._computes_in != "no"
         self._trackers = Trackers(self._context, log_with)
         self._checkpoints = Checkpoints(self._context, self._trackers.mark)
@@ -252,7 +252,7 @@ class Accelerator(Configuration, Processes):
         return self
 
     def __deepcopy__(self, memo: dict) -> Accelerator:
-        # A process has one run; a copy of an object that refers to it uses the same run.
+        # A process has one run. A copy of an object that refers to the run uses the same run.
         return self
 
     def __reduce__(self) -> Any:
@@ -284,12 +284,13 @@ class Accelerator(Configuration, Processes):
         self._run.set_trigger()
 
     def check_trigger(self) -> bool:
-        """Whether any process has set the flag since the last check; all processes must call it."""
+        """Whether any process has set the flag since the last check. All processes must call
+        this."""
         return self._run.check_trigger()
 
     def end_training(self) -> None:
-        """Finishes the trackers and leaves the group; collectives raise from then on. Finally
-        raises what `wait_for_save` would."""
+        """Finishes the trackers and leaves the group. Later collectives raise an error. Finally
+        raises the error of a failed save, like `wait_for_save`."""
         with ExitStack() as last_first:
             last_first.callback(self.state.destroy_process_group)
             last_first.callback(self.wait_for_save)
@@ -305,10 +306,11 @@ class Accelerator(Configuration, Processes):
     ) -> Any:
         """Prepares models, optimizers, schedulers and data loaders, in any order. Returns a tuple
         in the same order, or the object itself if there is only one. Other objects are returned
-        unchanged; preparing twice has no effect. Process 0's weights are broadcast to all.
+        unchanged. Preparing an object twice has no effect. Process 0's weights are broadcast to all
+        processes.
 
-        `fuse` replaces operators in transformers models by those of `accelerate.kernels`, with the
-        same results up to rounding. See docs/guide_python.md."""
+        `fuse` replaces operators in transformers models by operators of `accelerate.kernels`, with
+        the same results up to rounding. See docs/guide_python.md."""
         if device_placement is None:
             placements: list[bool | None] = [None] * len(args)
         elif len(device_placement) == len(args):
@@ -327,12 +329,12 @@ class Accelerator(Configuration, Processes):
         try:
             self._run.wire()
         except BaseException:
-            # Objects that could not be prepared must not appear in checkpoints and later calls.
+            # If `prepare` fails, its objects must not appear in checkpoints and later calls.
             del self._optimizers[num_optimizers:]
             raise
         for plan in fused:
             plan.apply()
-        # They look for the prepared optimizers.
+        # Schedulers look for their prepared optimizers, so prepare them last.
         result = [
             self._prepare_scheduler(obj, isinstance(given, DummyScheduler))
             if _is_scheduler(obj)
@@ -390,7 +392,7 @@ class Accelerator(Configuration, Processes):
         self, model: torch.nn.Module, device_placement: bool | None, evaluation_mode: bool
     ) -> torch.nn.Module:
         if self._spreads and not evaluation_mode:
-            # Before parameters are sharded.
+            # Compile before parameters are sharded.
             if self.state.dynamo_plugin.backend != DynamoBackend.NO or has_compiled_inner(model):
                 refuse_compiled()
         known = self._find_prepared(model)
@@ -401,12 +403,13 @@ class Accelerator(Configuration, Processes):
                 known = self._keep_prepared(model, context, evaluation_mode)
             return known
         context = context_of(model)
-        # Prepared by another Accelerator, or before `free_memory`. A model prepared only for
-        # evaluation is prepared again, otherwise its gradients would never be synchronised.
+        # The model was prepared by another Accelerator, or before `free_memory`. A model prepared
+        # only for evaluation is prepared again, otherwise its gradients would never be
+        # synchronised.
         if context is not None and (evaluation_mode or not context.is_for_evaluation):
             return model
         plugin = None if evaluation_mode else self.state.fsdp_plugin
-        # Then only a shard of each parameter ever gets to the device.
+        # Only a shard of each parameter is then moved to the device.
         is_cut_first = self._run.places_shards and not evaluation_mode
         if plugin is not None:
             target = torch.device("cpu") if is_cut_first else self.device
@@ -445,7 +448,7 @@ class Accelerator(Configuration, Processes):
         return None
 
     def _autocast(self) -> Autocast | None:
-        # FSDP also autocasts if weights are bf16, as in the original.
+        # As in the original, FSDP also autocasts if weights are bf16.
         if not self.native_amp or (self._has_masters and not self._gathers_bf16):
             return None
         handler = self.autocast_handler or AutocastKwargs()
@@ -461,7 +464,7 @@ class Accelerator(Configuration, Processes):
     def prepare_optimizer(
         self, optimizer: torch.optim.Optimizer, device_placement: bool | None = None
     ) -> AcceleratedOptimizer:
-        """The prepared optimizer, which does not step during gradient accumulation."""
+        """Returns the prepared optimizer, which does not step during gradient accumulation."""
         prepared = self._prepare_optimizer(optimizer, device_placement)
         self._run.wire()
         return prepared
@@ -483,12 +486,13 @@ class Accelerator(Configuration, Processes):
         return prepared
 
     def prepare_scheduler(self, scheduler: Any) -> AcceleratedScheduler:
-        """The prepared scheduler, which advances with the prepared optimizer it drives, or with
-        all."""
+        """Returns the prepared scheduler. It advances with the prepared optimizer that it drives,
+        or with all prepared optimizers."""
         return self._prepare_scheduler(scheduler, is_configured=False)
 
     def _prepare_scheduler(self, scheduler: Any, is_configured: bool) -> AcceleratedScheduler:
-        """`is_configured`: DeepSpeed's configuration names it, so the engine advances it."""
+        """`is_configured`: DeepSpeed's configuration names the scheduler, so the engine advances
+        it."""
         if isinstance(scheduler, AcceleratedScheduler):
             return scheduler
         for known in self._schedulers:
@@ -517,7 +521,7 @@ class Accelerator(Configuration, Processes):
         device_placement: bool | None = None,
         slice_fn_for_dispatch: Callable | None = None,
     ) -> torch.utils.data.DataLoader:
-        """A loader of this process's share of the data, which C++ determines."""
+        """Returns a loader of this process's share of the data. C++ determines the share."""
         # Imported when needed, because not every program prepares loaders.
         from accelerate.data_loader import prepare_data_loader
 
@@ -546,11 +550,11 @@ class Accelerator(Configuration, Processes):
         return prepared
 
     def _keep_loader(self, loader: Any) -> None:
-        # As in `prepare_data_loader`.
+        # Imported when needed, because not every program prepares loaders.
         from accelerate._loaders.prepared_loader import DataLoaderAdapter
 
         self._dataloaders.append(loader)
-        # A loader of another library may say that it needs no preparation.
+        # A loader of another library may declare that it needs no preparation.
         if isinstance(loader, DataLoaderAdapter):
             kept = SharedState(
                 loader._state, loader._load_state, loader._split_state, loader._join_state
@@ -565,7 +569,7 @@ class Accelerator(Configuration, Processes):
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
         """A loader of the same data without its first batches."""
-        # As in `prepare_data_loader`.
+        # Imported when needed, because not every program prepares loaders.
         from accelerate.data_loader import skip_first_batches
 
         return skip_first_batches(dataloader, num_batches)
@@ -573,11 +577,11 @@ class Accelerator(Configuration, Processes):
     def unwrap_model(
         self, model: Any, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True
     ) -> Any:
-        """The module that was prepared; calls to it do not communicate."""
+        """Returns the module that was prepared. Calls of this module do not communicate."""
         return extract_model_from_parallel(model, keep_fp32_wrapper, keep_torch_compile)
 
     def free_memory(self, *objects: Any) -> list[None]:
-        """Releases everything prepared and empties caches; assign the result to the names that
+        """Releases all prepared objects and empties caches. Assign the result to the names that
         refer to the objects."""
         for kept in (
             self._models,
@@ -599,14 +603,15 @@ class Accelerator(Configuration, Processes):
     def backward(
         self, loss: torch.Tensor, *, weight: float | torch.Tensor | None = None, **kwargs: Any
     ) -> None:
-        """Use it instead of `loss.backward(**kwargs)`: averages the gradients of prepared models
+        """Use this instead of `loss.backward(**kwargs)`: averages the gradients of prepared models
         over processes.
 
-        `weight` is the number of samples or tokens that the loss is the mean of. Micro-batches and
-        processes are weighted by it, so the update is that of one big batch, even if they differ in
-        size. Pass it for all losses of an update on all processes, or for none."""
+        `weight` is the number of samples or tokens over which the loss is a mean. Micro-batches and
+        processes are weighted by it, so the update equals that of one big batch even if they differ
+        in size. Pass it for all losses of an update on all processes, or for none."""
         if "scale_wrt_gas" in kwargs and self.deepspeed_plugin is not None:
-            # DeepSpeed's argument: whether the loss is divided by the number of micro-batches.
+            # DeepSpeed's argument that says whether the loss is divided by the number of
+            # micro-batches.
             num_steps = self._run.num_accumulation_steps
             self._run.num_accumulation_steps = num_steps if kwargs.pop("scale_wrt_gas") else 1
             try:
@@ -629,7 +634,7 @@ class Accelerator(Configuration, Processes):
     def capture(
         self, function: Callable, *, num_warmup: int = 3, max_graphs: int = 8
     ) -> CapturedStep:
-        """Turns a training step into CUDA graphs; call the result instead of `function`, or use
+        """Turns a training step into CUDA graphs. Call the result instead of `function`, or use
         this as a decorator. See docs/guide_training_step.md.
 
             @accelerator.capture
@@ -640,9 +645,9 @@ class Accelerator(Configuration, Processes):
                 optimizer.zero_grad()
                 return loss
 
-        The first `num_warmup` calls with inputs of a shape run eagerly, the next one is recorded,
-        and every further one replays the recording. If a step cannot be recorded, one line on
-        stderr says why and `function` runs eagerly."""
+        For each shape of inputs, the first `num_warmup` calls run eagerly, the next one is
+        recorded, and every later one replays the recording. If a step cannot be recorded, one line
+        on stderr says why and `function` runs eagerly."""
         warmup = checked_argument("capture", "num_warmup", num_warmup, whole_number(0))
         graphs = checked_argument("capture", "max_graphs", max_graphs, whole_number(1))
         return CapturedStep(function, _C.StepCapture(self._run, warmup, graphs))
@@ -658,7 +663,7 @@ class Accelerator(Configuration, Processes):
 
     @property
     def gradient_accumulation_steps(self) -> int:
-        """Micro-batches per update of the weights."""
+        """The number of micro-batches per update of the weights."""
         return self._run.num_accumulation_steps
 
     @gradient_accumulation_steps.setter
@@ -667,7 +672,7 @@ class Accelerator(Configuration, Processes):
         self.gradient_state.plugin_kwargs["num_steps"] = self._run.num_accumulation_steps
 
     def accumulate(self, *models: Any) -> AbstractContextManager[None]:
-        """The scope of one micro-batch of these models: gradients are synchronised and optimizers
+        """The scope of one micro-batch of these models. Gradients are synchronised and optimizers
         step in every `gradient_accumulation_steps`-th scope, and in the last batch of the
         loader."""
         scope = Scope(self._run.micro_batch(_contexts(models)))
@@ -682,12 +687,13 @@ class Accelerator(Configuration, Processes):
     def join_uneven_inputs(
         self, joinables: list[Any], even_batches: bool | None = None
     ) -> AbstractContextManager[None]:
-        """Put this around a loop in which processes may have different numbers of batches, with the
-        prepared models that it trains. Processes that have finished contribute zero gradients until
-        all have, and then receive the weights of the others. `even_batches` overrides during the
-        block whether loaders fill up. If they do, a model that cannot be joined (sharded, or with
-        `static_graph`) trains as without the block; otherwise it raises, as does anything that is
-        not a list of prepared models. On a single process nothing is checked."""
+        """Put this around a loop in which processes may have different numbers of batches, and pass
+        the prepared models that the loop trains. Processes that have finished contribute zero
+        gradients until all have finished, and then receive the weights of the others.
+        `even_batches` overrides whether loaders fill up the last batches during the block. If they
+        do, a model that cannot be joined (sharded, or with `static_graph`) trains like without the
+        block. Otherwise it raises, as does anything that is not a list of prepared models. On a
+        single process nothing is checked."""
         # Imported when needed, because few programs use it.
         from accelerate._run.uneven_inputs import join
 
@@ -695,8 +701,7 @@ class Accelerator(Configuration, Processes):
 
     @staticmethod
     def trigger_sync_in_backward(model: Any) -> AbstractContextManager[None]:
-        """Makes the next backward pass average gradients, even if the forward pass ran in
-        `no_sync`."""
+        """Makes the next backward average gradients, even if the forward ran in `no_sync`."""
         for context in _contexts([model]):
             context.sync_next_backward()
         return nullcontext()
@@ -712,10 +717,10 @@ class Accelerator(Configuration, Processes):
     def clip_grad_norm_(
         self, parameters: Any, max_norm: float, norm_type: float = 2
     ) -> torch.Tensor:
-        """Scales all gradients by the same factor so that their norm is at most `max_norm`; returns
-        the previous norm. During gradient accumulation it changes nothing and returns NaN. With a
-        DeepSpeedPlugin the optimizer's step clips, with the configuration's limit; this call only
-        computes the norm."""
+        """Scales all gradients by the same factor so that their norm is at most `max_norm`, and
+        returns the previous norm. During gradient accumulation it changes nothing and returns NaN.
+        With a DeepSpeedPlugin this call only computes the norm. The optimizer's step then clips
+        with the limit of the configuration."""
         if self.deepspeed_plugin is not None:
             max_norm = math.inf
         limit = _options.number("clip_grad_norm_", "max_norm", max_norm)
@@ -743,7 +748,7 @@ class Accelerator(Configuration, Processes):
     def autocast(
         self, autocast_handler: AutocastKwargs | None = None
     ) -> AbstractContextManager[None]:
-        """The precision of the run for code outside of a prepared model."""
+        """Applies the precision of the run to code outside of a prepared model."""
         if not self.native_amp:
             return nullcontext()
         handler = autocast_handler or self.autocast_handler or AutocastKwargs()
@@ -758,13 +763,14 @@ class Accelerator(Configuration, Processes):
         return operations.gather(tensor)
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
-        """Like `gather`, but drops the samples that a loader repeated to fill up the last batch:
-        over an epoch, each sample is gathered exactly once. Values with as many rows as the batch
-        has samples have one row per sample. Copies of one value, as many as the samples of a full
-        batch, count once per sample of a short one. Other values are gathered whole, except those
-        of a batch that was repeated as a whole. Values that are not tensors are gathered as
-        objects, from a list with one per sample; so are lists without tensors, whose samples may
-        all be empty."""
+        """Like `gather`, but drops the samples that a loader repeated to fill up the last batch.
+        Over an epoch, each sample is gathered exactly once.
+
+        If a value has as many rows as the batch has samples, each row is one sample. If a short
+        batch has as many equal rows as a full one, they are copies of one value, and one copy per
+        real sample is kept. Other values are gathered whole, unless the whole batch is a repeat.
+        Values that are not tensors are gathered as objects, from a list with one object per sample.
+        The same applies to lists without tensors, which may be empty."""
         has_tensors = isinstance(input_data, Mapping) or bool(_trees.tensors_of(input_data))
         if use_gather_object or not has_tensors or not _trees.has_only_tensors(input_data):
             # NumPy arrays have rows, too.
@@ -782,7 +788,7 @@ class Accelerator(Configuration, Processes):
         return _trees.with_tensors(input_data, real)
 
     def _real(self, values: Any) -> Any:
-        """The values that are not repeats, out of one per sample."""
+        """The values of real samples, from a list with one value per sample."""
         if isinstance(values, torch.Tensor):
             return self._run.batch_rows.real_rows(values)
         if getattr(values, "ndim", 1) == 0:
@@ -797,8 +803,8 @@ class Accelerator(Configuration, Processes):
         return values if num_real == size else values[:num_real]
 
     def _warn_of_repeats(self, num_rows: int) -> None:
-        """Warns if it is unknown which of these rows belong to repeated samples; once per run,
-        because the number of rows may differ in every epoch."""
+        """Warns if it is unknown which of these rows belong to repeated samples. Warns once per
+        run, because the number of rows may differ in every epoch."""
         if self._has_warned_of_repeats:
             return
         problem = self._run.batch_rows.mixed_repeats(num_rows)
@@ -815,7 +821,7 @@ class Accelerator(Configuration, Processes):
     def pad_across_processes(
         self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False
     ) -> Any:
-        """Each tensor padded along `dim` to the longest over all processes."""
+        """Pads each tensor along `dim` to the longest length over all processes."""
         return operations.pad_across_processes(tensor, dim, pad_index, pad_first)
 
     # --- saving and resuming ----------------------------------------------------------------
@@ -836,9 +842,10 @@ class Accelerator(Configuration, Processes):
     load_state = delegated_method("_checkpoints", Checkpoints.load_state)
 
     def get_state_dict(self, model: Any, unwrap: bool = True) -> dict[str, Any]:
-        """The module's `state_dict`; names have no prefix, even without `unwrap`. If parameters are
-        sharded, a collective that returns whole values on the main process and nothing on others.
-        With `master_weights`, returns the master weights."""
+        """The module's `state_dict`. Names have no prefix, even without `unwrap`. With
+        `master_weights`, returns the master weights. If parameters are sharded, this is a
+        collective. It returns whole values on the main process and an empty dictionary on the
+        others."""
         context = context_of_model(self._context, model)
         if context is not None and (context.is_spread or context.weights is not None):
             keep = self._context.is_writer or not context.is_spread
@@ -854,8 +861,8 @@ class Accelerator(Configuration, Processes):
     ) -> None:
         """Writes the weights into a folder for `from_pretrained`, in files of at most
         `max_shard_size` with an index. Runs on the main process, or once per machine. If parameters
-        are sharded, call it on all processes. No process then holds the whole model, unless its
-        `state_dict` contains anything besides its parameters and buffers, or files are pickles
+        are sharded, call it on all processes. No process then needs memory for the whole model,
+        unless its `state_dict` contains more than its parameters and buffers, or files are pickles
         (`safe_serialization=False`)."""
         context = context_of_model(self._context, model)
         is_spread = context is not None and context.is_spread
@@ -887,16 +894,16 @@ class Accelerator(Configuration, Processes):
 
     def save_and_leave(self, output_dir: str | os.PathLike | None = None) -> NoReturn:
         """Saves and ends the process with an exit code that makes the launcher restart the job
-        without counting a failure. The new processes resume with `load_state("latest")`. The
-        default of `output_dir` is the next folder in `project_dir/checkpoints`."""
+        without counting a failure. The new processes resume with `load_state("latest")`. By
+        default, `output_dir` is the next folder in `project_dir/checkpoints`."""
         try:
             self.wait_for_save()
         except AccelerateError as error:
-            print(error, file=sys.stderr)  # This process may still succeed.
+            print(error, file=sys.stderr)  # The saves of this process may still succeed.
         if output_dir is None:
             output_dir = folder_to_leave(self._context)
         self.save_state(output_dir)
-        # When the first process exits, the others are stopped.
+        # When the first process exits, the launcher stops the others.
         self.wait_for_everyone()
         self.end_training()
         sys.exit(_C.EXIT_PREEMPTED)
@@ -909,15 +916,15 @@ class Accelerator(Configuration, Processes):
 
     def step_times(self) -> _C.StepTimes:
         """How this thread has spent its step time since the Accelerator was created: `sum` over
-        `num_steps` steps and the `last` ones, by part, in seconds of the host's clock. `summary()`
-        describes what limits the speed."""
+        `num_steps` steps, and the `last` steps, by phase, in seconds of the host's clock.
+        `summary()` describes what limits the speed."""
         return self._run.report.step_times()
 
     def profile(
         self, profile_handler: ProfileKwargs | None = None
     ) -> AbstractContextManager[torch.profiler.profile]:
-        """Runs torch's profiler around the block, with this handler or that of the `Accelerator`.
-        With `output_trace_dir`, each process writes its trace there."""
+        """Runs torch's profiler around the block, with this handler or the handler of the
+        `Accelerator`. With `output_trace_dir`, each process writes its trace there."""
         return profiling(self.state, profile_handler or self.profile_handler or ProfileKwargs())
 
 
@@ -949,16 +956,16 @@ def _are_copies(values: Any) -> bool:
 
 
 def _load_accelerator(arguments: dict[str, Any], of_state: dict[str, Any]) -> Accelerator:
-    """Unpickles an Accelerator, with this process's state if there is one."""
+    """Unpickles an Accelerator. Uses this process's state if there is one."""
     return Accelerator(**arguments, **({} if is_initialized() else of_state))
 
 
 def _move(model: torch.nn.Module, device: torch.device, with_parameters: bool = True) -> None:
-    """Like `model.to(device)`, but keeps parameter objects on every kind of device: optimizers
-    refer to them, and torch creates new ones for kinds that it does not list. Without parameters,
+    """Like `model.to(device)`, but keeps the parameter objects on every kind of device. Optimizers
+    refer to them, and torch creates new ones for devices that it does not list. Without parameters,
     moves only buffers."""
     if not with_parameters:
-        # Calls the module's own method, which may move more than torch knows about.
+        # Call the module's own method, which may move more than torch does.
         model._apply(lambda t: t if isinstance(t, torch.nn.Parameter) else t.to(device))
         return
     here, there = torch.empty(0), torch.empty(0, device=device)
@@ -973,7 +980,7 @@ def _move(model: torch.nn.Module, device: torch.device, with_parameters: bool = 
 
 
 def _warn_of_loss(what: str) -> None:
-    """Warns about a loss that no prepared model computed, where the original continues."""
+    """Warns about a loss that no prepared model computed. The original continues in this case."""
     _debug.warn(what, stacklevel=3)
 
 

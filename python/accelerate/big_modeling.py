@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Creating modules on a given device, or without memory for their weights."""
+"""Creates modules on a given device, or without memory for their weights."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from accelerate.utils.modeling import check_device_map as check_device_map
 
 @contextmanager
 def init_empty_weights(include_buffers: bool | None = None) -> Iterator[None]:
-    """Modules created inside have parameters without memory (on the meta device), and with
-    `include_buffers` also buffers. The default is ACCELERATE_INIT_INCLUDE_BUFFERS."""
+    """Modules created inside have parameters without memory (on the meta device). With
+    `include_buffers` this also applies to buffers. The default is the variable
+    ACCELERATE_INIT_INCLUDE_BUFFERS."""
     with init_on_device(torch.device("meta"), include_buffers):
         yield
 
 
 @contextmanager
 def init_on_device(device: torch.device, include_buffers: bool | None = None) -> Iterator[None]:
-    """Modules created inside have their parameters on the device; with `include_buffers`, every new
-    tensor is there."""
+    """Modules created inside have their parameters on the device. With `include_buffers`, this
+    applies to every new tensor."""
     if include_buffers is None:
         include_buffers = parse_flag_from_env("ACCELERATE_INIT_INCLUDE_BUFFERS")
     if include_buffers:
         with device:
             yield
         return
-    # Inner blocks and libraries may have replaced it as well; each restores what it found.
+    # Inner blocks and libraries may also have replaced this method. Each restores the one it found.
     register = torch.nn.Module.register_parameter
 
     def register_on_device(

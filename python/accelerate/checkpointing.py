@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints in Hugging Face Accelerate's layout (docs/guide_checkpoint.md).
 
-`Accelerator.save_state(layout="accelerate")` writes it; `load_state` reads folders without our
-manifest this way. The layout contains less than ours: no position in an epoch, no accumulated
-gradients, and no checksums to detect damage."""
+`Accelerator.save_state(layout="accelerate")` writes this layout, and `load_state` uses it to read
+folders without our manifest. It contains less than our layout: no position in an epoch, no
+accumulated gradients, and no checksums to detect damage."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from accelerate.utils.constants import (
 )
 from accelerate.utils.other import load, save
 
-# Programs look for the original's lines, which come from loggers of these names.
+# User code looks for the original's log lines, which come from loggers with these names.
 _log = get_logger(__name__)
 # The original's names of this module's generators.
 _GENERATORS = {
@@ -64,7 +64,7 @@ def problem_with(
     folder: Path, num_models: int, num_optimizers: int, num_schedulers: int, num_custom: int
 ) -> str:
     """Why a run with these numbers of objects cannot load the folder; empty if it can. The layout
-    has no checksums of its own, but `torch.save` stores some."""
+    has no checksums, but files of `torch.save` have some."""
     needed = [f"custom_checkpoint_{i}.pkl" for i in range(num_custom)]
     needed += [_numbered(OPTIMIZER_NAME, i, "bin") for i in range(num_optimizers)]
     needed += [_numbered(SCHEDULER_NAME, i, "bin") for i in range(num_schedulers)]
@@ -110,9 +110,9 @@ def save_accelerator_state(
     save_on_each_node: bool = False,
     safe_serialization: bool = True,
 ) -> Path:
-    """Writes the states into the folder: common state on the main process, generators on each. Each
-    file is written atomically; processes do not wait for each other. Loaders have no file, because
-    their order depends only on the epoch or on generators."""
+    """Writes the states into the folder: common state on the main process, generators on each
+    process. Each file is written atomically. Processes do not wait for each other. Loaders have no
+    file, because their order depends only on the epoch or on generators."""
     folder = Path(output_dir)
 
     def write(kind: str, value: Any, name: str, is_safe: bool = False) -> None:
@@ -146,7 +146,7 @@ def log_saved(kind: str, path: Path) -> None:
 
 
 def log_loaded(has_scaler: bool, has_generators: bool = True) -> None:
-    """One line for each kind of state."""
+    """Logs one line for each kind of state."""
     for what in ("model weights", "optimizer states", "scheduler states"):
         _log.info(f"All {what} loaded successfully")
     _log.info("All dataloader sampler states loaded successfully")
@@ -170,9 +170,9 @@ def load_accelerator_state(
     load_kwargs: dict | None = None,
     **load_model_func_kwargs: Any,
 ) -> dict[str, Any]:
-    """Loads what the original or `save_accelerator_state` has written. Everything is read before
-    anything is changed. Pickles are read without running code, unless `load_kwargs` says otherwise.
-    Returns `step`, if the generators of this process were saved."""
+    """Loads a checkpoint that the original or `save_accelerator_state` has written. Reads
+    everything before it changes anything. Reading pickles runs no code, unless `load_kwargs`
+    request it. Returns `step`, if the generators of this process were saved."""
     put = _read_accelerator_state(
         input_dir,
         models,
@@ -274,7 +274,7 @@ def _read_weights(folder: Path, index: int, kwargs: dict[str, Any]) -> dict[str,
 def load_weights(model: torch.nn.Module, state: dict[str, Any], kwargs: dict[str, Any]) -> None:
     """Calls `load_state_dict` with the content of a file."""
     own = model.state_dict()
-    # A file contains tied weights once, under the name its writer encountered first.
+    # A file contains tied weights once, under the first name that its writer found.
     _, aliases = _files.without_aliases(own)
     for alias, name in aliases.items():
         if name in state:
@@ -318,9 +318,9 @@ def save_custom_state(
 def load_custom_state(
     obj: Any, path: str | os.PathLike, index: int = 0, *, allow_pickle: bool = True
 ) -> None:
-    """Loads what `save_custom_state` has written. A pickle may run any code, so by default the
-    folder must be trusted, as in the original. Without `allow_pickle`, it may only contain tensors,
-    numbers and containers."""
+    """Loads an object that `save_custom_state` has written. A pickle may run any code, so by
+    default the folder must be trusted, as in the original. Without `allow_pickle`, the file may
+    contain only tensors, numbers and containers."""
     obj.load_state_dict(_read_custom_state(path, index, allow_pickle))
 
 

@@ -54,14 +54,15 @@ def prepare_data_loader(
 ) -> DataLoader:
     """A loader with the settings of `dataloader` that returns this process's batches.
 
-    `split_batches`: split each batch into one part per process, instead of one batch for each.
-    `dispatch_batches`: process 0 reads for all; None means only for iterable data sets that are
-    moved to a device. `even_batches`: fill up the end with samples from the beginning, so that all
-    processes get the same number. `use_seedable_sampler`: shuffle only by `data_seed` and epoch;
-    process 0's seed is used, so all processes must prepare such a loader together.
+    `split_batches`: split each batch into one share per process, instead of one batch for each.
+    `dispatch_batches`: process 0 reads for all. None enables this only for iterable data sets that
+    are moved to a device. `even_batches`: fill up the end with samples from the beginning, so that
+    all processes get the same number of batches. `use_seedable_sampler`: shuffle only by
+    `data_seed` and epoch. Process 0's seed is used, so all processes must prepare such a loader
+    together.
 
-    A subclass of `DataLoader` is rebuilt from its settings, and the object's attributes are copied;
-    its own `__iter__` is not used, which causes a warning.
+    A subclass of `DataLoader` is rebuilt from its settings, and the object's attributes are copied.
+    Its own `__iter__` is not used, which causes a warning.
     """
     refuse_device_mesh(torch_device_mesh)
     if isinstance(dataloader, (DataLoaderShard, DataLoaderDispatcher)):
@@ -81,7 +82,7 @@ def prepare_data_loader(
     if use_seedable_sampler and isinstance(sampler, RandomSampler):
         sampler = _seedable(sampler, data_seed)
     if isinstance(sampler, SeedableRandomSampler):
-        # Parts of different orders would miss samples.
+        # Shards of different orders would miss samples.
         (sampler.initial_seed,) = broadcast_object_list([sampler.initial_seed])
     settings = kept_settings(dataloader)
     synchronized_generator = None
@@ -139,14 +140,14 @@ def _check_split(dataloader: DataLoader, split_batches: bool, num_processes: int
 
 
 def _shared_generator(dataloader: DataLoader, sampler: Any) -> torch.Generator | None:
-    """The generator that determines the order and must therefore agree on all processes."""
+    """The generator that determines the order. It must have the same state on all processes."""
     if isinstance(dataloader.dataset, IterableDataset):
         return getattr(dataloader.dataset, "generator", None)
     if isinstance(sampler, SeedableRandomSampler) or not hasattr(sampler, "generator"):
         return None
     if sampler.generator is None:
         sampler.generator = torch.Generator(device=torch.get_default_device())
-        # Drawn as in the original, so that shuffles after `set_seed` are the same.
+        # Drawn like in the original, so that the order after `set_seed` is the same.
         seed = int(torch.empty((), dtype=torch.int64).random_().item())
         sampler.generator.manual_seed(seed)
     return sampler.generator
@@ -162,7 +163,7 @@ def _shard(
 ) -> None:
     """Replaces the data by this process's share."""
     if not split_batches and _has_shards(dataloader.dataset, num_processes):
-        # Each process reads its own files, and may have more or fewer batches than others.
+        # Each process reads its own files, so the numbers of batches may differ.
         settings["dataset"] = dataloader.dataset.shard(num_processes, process_index)
         return
     if dataloader.batch_size is not None or hasattr(dataloader.batch_sampler, "batch_size"):
@@ -202,9 +203,9 @@ def _shard(
 
 
 def _has_shards(dataset: Any, num_processes: int) -> bool:
-    """Whether it is a streaming data set of `datasets` that can be divided into `num_processes`
-    parts."""
-    # Unless the library was imported, the data set cannot be one of its own.
+    """Whether the data set is a streaming data set of `datasets` that can be divided into
+    `num_processes` shards."""
+    # If the library is not imported, the data set cannot be one of its own.
     library = sys.modules.get("datasets")
     if library is None or not isinstance(dataset, library.IterableDataset):
         return False
@@ -215,7 +216,7 @@ def _keep_what_the_user_added(dataloader: DataLoader, prepared: DataLoader) -> N
     for name, value in vars(dataloader).items():
         if name not in vars(prepared) and not hasattr(type(prepared), name):
             setattr(prepared, name, value)
-    # Unless the library was imported, the loader cannot be one of its own.
+    # If the library is not imported, the loader cannot be one of its own.
     library = sys.modules.get("torchdata.stateful_dataloader")
     kinds = (DataLoader,) if library is None else (DataLoader, library.StatefulDataLoader)
     if all(type(dataloader).__iter__ is not kind.__iter__ for kind in kinds):
@@ -227,8 +228,8 @@ def _keep_what_the_user_added(dataloader: DataLoader, prepared: DataLoader) -> N
 
 
 class SkipDataLoader(DataLoaderAdapter, DataLoaderStateMixin):
-    """A loader that reads and drops its first `skip_batches`. `skip_first_batches` creates it for
-    data that can only be read in order."""
+    """A loader that reads and drops its first `skip_batches` batches. `skip_first_batches` creates
+    it for data that can only be read in order."""
 
     def __init__(self, dataset: Any, skip_batches: int = 0, **kwargs: Any):
         super().__init__(dataset, skip_batches=skip_batches, **kwargs)
@@ -247,8 +248,8 @@ class SkipDataLoader(DataLoaderAdapter, DataLoaderStateMixin):
 
 
 def skip_first_batches(dataloader: DataLoader, num_batches: int = 0) -> DataLoader:
-    """A loader like this one that starts after its first `num_batches`, to resume in the middle of
-    an epoch. Skipped samples are not read, unless the data can only be read in order."""
+    """A loader like this one that starts after its first `num_batches`, e.g. to resume in the
+    middle of an epoch. Skipped samples are not read, unless the data can only be read in order."""
     if not hasattr(dataloader, "dataset"):
         raise UsageError(
             f"[skip_first_batches] The dataloader is {described(dataloader)}. Call "
@@ -266,7 +267,7 @@ def skip_first_batches(dataloader: DataLoader, num_batches: int = 0) -> DataLoad
         is_dispatcher = isinstance(dataloader, DataLoaderDispatcher)
         per_turn = dataloader._num_per_turn if is_dispatcher else 1
         if is_dispatcher and num_batches > 0 and dataloader._fills_up:
-            # The first batches of the epoch are read, because they fill up the last.
+            # Read the first batches of the epoch, because they fill up the last one.
             num_skipped = num_read + num_batches - 1
             num_read = 1
             settings[name] = SkipBetween(batches, per_turn, num_skipped * per_turn)

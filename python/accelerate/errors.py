@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exceptions of this package. Every message says what went wrong and what to do; the same
+"""The exceptions of this package. Every message says what went wrong and what to do. The same
 classes exist in C++ (`accelerate/error.h`)."""
 
 from __future__ import annotations

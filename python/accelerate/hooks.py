@@ -15,8 +15,8 @@ _REPLACED = ("to", "cuda", "npu", "xpu", "mlu", "sdaa", "musa")
 
 
 class ModelHook:
-    """Called around the forward of the module it is attached to; see each method. With `no_grad`,
-    the forward runs without gradients."""
+    """A hook around the forward of the module that it is attached to. With `no_grad`, the forward
+    runs without gradients."""
 
     no_grad = False
 
@@ -40,8 +40,8 @@ class ModelHook:
 
 
 def remove_hook_from_module(module: torch.nn.Module, recurse: bool = False) -> torch.nn.Module:
-    """Detaches the hook of a module, with `recurse` also those of its submodules. Returns the
-    module, unchanged if it has no hook."""
+    """Detaches the hook of a module, and with `recurse` also the hooks of its submodules. Returns
+    the module. A module without a hook is unchanged."""
     if hasattr(module, "_hf_hook"):
         module._hf_hook.detach_hook(module)
         del module._hf_hook

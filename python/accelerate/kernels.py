@@ -2,7 +2,7 @@
 """Fused operators for your own modules; torch needs several passes over memory for them.
 
 All are differentiable once. If the package was built with a CUDA compiler, NVIDIA GPUs run our own
-kernels; everywhere else they are composed of torch operators, with the same results up to rounding.
+kernels. Other devices compose torch operators, with the same results up to rounding.
 Sums and statistics are computed in float32 (float64 for float64 input). Weights and inputs must
 have the same dtype: inside `autocast`, cast first.
 
@@ -25,7 +25,7 @@ from collections.abc import Sequence
 
 import torch
 
-# Registers the operators.
+# Importing the engine registers the operators.
 from accelerate import _C  # noqa: F401
 
 __all__ = [
@@ -59,8 +59,9 @@ def cross_entropy(
     num_classes: int | None = None,
     ignore_index: int = -100,
 ) -> torch.Tensor:
-    """The mean over rows, as `torch.nn.functional.cross_entropy` of `logits[:, :num_classes]` in
-    float32, without a float32 copy of the logits. Columns after the classes are padding."""
+    """The mean over rows of the cross-entropy, like `torch.nn.functional.cross_entropy` of
+    `logits[:, :num_classes]` in float32, but without a float32 copy of the logits. Columns after
+    the classes are padding."""
     columns = logits.shape[-1] if num_classes is None else num_classes
     return torch.ops.accelerate.cross_entropy(logits, labels, columns, ignore_index)
 
@@ -91,8 +92,8 @@ def add_dropout_layer_norm(
     p: float = 0.0,
     eps: float = 1e-5,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`add_dropout` followed by the layer norm of its result: what a transformer computes between
-    two matrix products."""
+    """`add_dropout`, followed by the layer norm of its result. This is what a transformer computes
+    between two matrix products."""
     return torch.ops.accelerate.add_dropout_layer_norm(
         residual, branch, branch_bias, weight, bias, p, eps
     )
@@ -107,8 +108,8 @@ def add_dropout_layer_norm_twice(
     p: float = 0.0,
     eps: float = 1e-5,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The layer norm of `add_dropout_layer_norm` twice, once for each of two consumers. The
-    backward pass adds their gradients. Both share memory: modify neither in place."""
+    """The layer norm of `add_dropout_layer_norm` twice, for two consumers. The backward adds their
+    gradients. Both tensors share memory, so modify neither in place."""
     return torch.ops.accelerate.add_dropout_layer_norm_twice(
         residual, branch, branch_bias, weight, bias, p, eps
     )
@@ -117,7 +118,7 @@ def add_dropout_layer_norm_twice(
 def embedding(
     ids: torch.Tensor, weight: torch.Tensor, padding_idx: int | None = None
 ) -> torch.Tensor:
-    """`torch.nn.functional.embedding` with a deterministic gradient, without sorting."""
+    """`torch.nn.functional.embedding` with a deterministic gradient that needs no sorting."""
     if padding_idx is not None:
         if not -weight.shape[0] <= padding_idx < weight.shape[0]:
             raise ValueError(
@@ -162,14 +163,14 @@ def packed_attention(
 ) -> torch.Tensor:
     """`torch.nn.functional.scaled_dot_product_attention` within each of several concatenated
     sequences, as tokens x heads x channels, without padding. `key` and `value` may have fewer heads
-    than `query`: each serves a group of consecutive query heads.
+    than `query`. Each of their heads then serves a group of consecutive query heads.
 
-    Pass either `lengths` of the sequences as host integers, or `cu_seqlens`, the start of each
-    sequence and the end of the last, on the device of the inputs, with an upper bound `max_length`.
-    On a GPU the latter are not checked; captured steps require them.
+    Pass either `lengths`, the lengths of the sequences as host integers, or `cu_seqlens` with an
+    upper bound `max_length`. `cu_seqlens` contains the start of each sequence and the end of the
+    last one, on the device of the inputs. It is not checked on a GPU. Captured steps require it.
 
-    16-bit types on a GPU use torch's flash attention if the channels per head are a multiple of 8;
-    everything else is padded internally, with the same results up to rounding.
+    16-bit types on a GPU use torch's flash attention if the channels per head are a multiple of 8.
+    Everything else is padded internally, with the same results up to rounding.
 
         lengths = [3, 1, 2]
         q, k, v = self.qkv(x).view(6, 3, heads, channels).unbind(1)  # x: 6 tokens
@@ -219,11 +220,11 @@ def add_rms_norm(
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Rotary position embedding: rotates channels d and d + D / 2 of each head of batch x tokens x
-    heads x D by an angle, given by its cosine and sine in float32 as (batch or 1) x tokens x D /
-    2."""
+    heads x D by an angle. Its cosine and sine are float32 tensors of shape
+    (batch or 1) x tokens x D / 2."""
     return torch.ops.accelerate.rotate(x, cos, sin)
 
 
 def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """`silu(gate) * up`, of the same dtype and shape."""
+    """`silu(gate) * up`. Both tensors must have the same dtype and shape."""
     return torch.ops.accelerate.swiglu(gate, up)

@@ -39,17 +39,18 @@ def notebook_launcher(
     monitor_interval: float = 0.1,
     log_line_prefix_template: str | None = None,
 ) -> Any:
-    """Calls `function(*args)` on `num_processes` new processes; returns rank 0's value.
+    """Calls `function(*args)` on `num_processes` new processes, and returns rank 0's value.
 
-    Default: one process per GPU; with at most one GPU, calls it in this process. The function is
-    pickled by value with everything it captures, so cells may define it, and CUDA, threads and an
-    `Accelerator` may already be in use. Output appears as it is printed. An exception of a worker
-    is raised here as `LaunchError` with its rank and traceback; an interrupt stops all workers.
+    By default, starts one process per GPU. With at most one GPU, calls the function in this
+    process. The function is pickled by value with everything it captures, so cells may define it,
+    and CUDA, threads and an `Accelerator` may already be in use. Output appears as it is printed.
+    An exception of a worker is raised here as `LaunchError` with its rank and traceback. An
+    interrupt stops all workers.
     Tensors in the returned value are on the CPU.
 
-    With `num_nodes` machines, make the call on each, with its own `node_rank`, the address of
-    machine 0 and the same `use_port`; `num_processes` counts one machine. Machine 0 returns the
-    value. Guide: docs/guide_python.md, "Notebooks".
+    With `num_nodes` machines, make the call on each machine. Pass its own `node_rank`, the address
+    of machine 0 and the same `use_port`. `num_processes` is the number on one machine. Machine 0
+    returns the value. Guide: docs/guide_python.md, "Notebooks".
     """
     _check_call(_WHERE, function, args)
     _accept_only("rdzv_id", rdzv_id, "none")
@@ -61,7 +62,7 @@ def notebook_launcher(
     num_all = _resolve_num_processes(num_processes, num_gpus) * num_nodes
     if num_all == 1:
         print(f"Launching training on {'one GPU' if num_gpus else 'CPU'}.", flush=True)
-        # An `Accelerator` created in this process reads it; the default keeps the user's value.
+        # An `Accelerator` that this process creates reads it. The default keeps the user's value.
         from . import _C
 
         chosen = {} if precision == "no" else {_C.variables.MIXED_PRECISION: precision}
@@ -151,14 +152,14 @@ def _check_precision(mixed_precision: str) -> str:
 
 
 def _count_gpus() -> int:
-    """The number of GPUs for workers; 0 if the user requests the CPU."""
+    """The number of GPUs for workers; 0 if the user has requested the CPU."""
     import torch
 
     from . import _C  # Needs torch's libraries.
 
     if _C.wants_cpu():
         return 0
-    # For CUDA, it uses the driver's management library, which does not create a context in this
+    # For CUDA, this uses the driver's management library, which does not create a context in this
     # process.
     kinds = map(torch.get_device_module, _C.accelerator_kinds())
     num_gpus = next((count for kind in kinds if (count := kind.device_count())), 0)
@@ -200,7 +201,7 @@ def _machine_flags(
             f"[{_WHERE}] node_rank is {node_rank}, expected 0 to {num_nodes - 1} with num_nodes "
             f"{num_nodes}"
         )
-    # Always pass the number, so that an outer torchrun or Slurm job has no influence.
+    # Always pass the number of machines, so that an outer torchrun or Slurm job has no influence.
     flags = ["--num_machines", str(num_nodes), "--machine_rank", str(node_rank)]
     if num_nodes > 1:
         return [*flags, "--main_process_ip", address, "--main_process_port", str(port)]
@@ -211,7 +212,8 @@ def _machine_flags(
 def _rendezvous_flags(
     backend: str, conf: Mapping[str, Any] | None, monitor_interval: float
 ) -> list[str]:
-    """Settings of torchrun that the program accepts; it explains the effect of each."""
+    """The settings of torchrun that the program accepts. The program explains the effect of
+    each."""
     flags = [] if backend == "static" else ["--rdzv_backend", backend]
     if conf:
         flags += ["--rdzv_conf", ",".join(f"{key}={value}" for key, value in conf.items())]

@@ -14,23 +14,23 @@ from accelerate._placeholders import placeholders_for
 
 class MultiProcessAdapter(logging.LoggerAdapter):
     """A logger that writes `[RANK i]` before each message, by default only on the main process.
-    Calls also accept `main_process_only` (True) and `in_order` (False; all processes write in rank
-    order, so all must make the call).
+    Calls also accept `main_process_only` (default True) and `in_order` (default False). With
+    `in_order`, all processes write in rank order, so all must make the call.
     """
 
     def process(
         self, msg: Any, kwargs: MutableMapping[str, Any]
     ) -> tuple[str, MutableMapping[str, Any]]:
-        # Here, because creating a logger must not import torch.
+        # Imported here, because creating a logger must not import torch.
         from accelerate.state import PartialState
 
         msg, kwargs = super().process(msg, kwargs)
-        # Reports the line of the user's call, one frame above `log`.
+        # Report the line of the user's call, one frame above `log`.
         kwargs.setdefault("stacklevel", 2)
         return f"[RANK {PartialState().process_index}] {msg}", kwargs
 
     def log(self, level: int, msg: Any, *args: Any, **kwargs: Any) -> None:
-        # Here, because creating a logger must not import torch.
+        # Imported here, because creating a logger must not import torch.
         from accelerate.state import PartialState
 
         if PartialState._shared_state == {}:

@@ -22,11 +22,11 @@ from accelerate.utils.operations import send_to_device
 
 _PLAIN = (bool, int, float, str)
 _DECOUPLED = "decoupled_weight_decay"
-# How torch computes a step, or what the class implies; C++ has no such options.
+# Options of how torch computes a step, or that the class implies. C++ has no such options.
 _OF_PYTHON = ("foreach", "fused", "capturable", "differentiable", _DECOUPLED)
 
-# By name, because most of them are in other packages: factored moments, orthogonal updates, norms
-# of tensors, searches along all parameters.
+# Listed by name, because most of these classes are in other packages. They use factored moments,
+# orthogonal updates, norms of tensors, or searches along all parameters.
 _OF_WHOLE_MATRICES = frozenset(
     "Adafactor Apollo CAME GaLoreAdamW LARS LBFGS Lamb LAMB Muon SOAP Shampoo SparseAdam".split()
 )
@@ -42,7 +42,7 @@ def _all_plain(values: tuple) -> bool:
 
 
 def _entries_below(flat: dict[str, Any], prefix: str) -> dict[str, Any]:
-    """The entries under `prefix`; numbered ones as a tuple."""
+    """The entries under `prefix`. Numbered entries become a tuple."""
     values: dict[str, Any] = {}
     numbered: dict[str, dict[int, Any]] = {}
     for key, value in flat.items():
@@ -64,15 +64,15 @@ def move_to_device(state: Any, device: Any) -> Any:
 
 
 def _is_like(key: str, value: Any, parameter: torch.Tensor) -> bool:
-    """Whether the state has one element per element of the parameter. For a scalar parameter, only
-    the name distinguishes the step count, as in torch's own load_state_dict."""
+    """Whether the state has one element per element of the parameter. The step count of a scalar
+    parameter has the same shape, so it is recognised by its name, like in torch."""
     is_counter = parameter.dim() == 0 and key == "step"
     return isinstance(value, torch.Tensor) and value.shape == parameter.shape and not is_counter
 
 
 def _is_new(state: dict, parameter: torch.Tensor) -> bool:
-    """Whether the state is one that optimizers such as Adagrad create before their first step: no
-    steps, and the same value in all elements."""
+    """Whether the state is like one that e.g. Adagrad creates before its first step: no steps, and
+    the same value in all elements."""
     return not state.get("step", 0) and all(
         not isinstance(value, torch.Tensor)
         or value.dim() == 0
@@ -84,8 +84,9 @@ def _is_new(state: dict, parameter: torch.Tensor) -> bool:
 def _keys_of_state(
     kind: type[torch.optim.Optimizer], group: dict[str, Any], parameter: torch.Tensor
 ) -> tuple[set[str], set[str]] | None:
-    """What such an optimizer stores for such a parameter before and after its first step, found by
-    stepping a new one on a single element; None if that fails."""
+    """The keys that an optimizer of this kind stores for a parameter like this, before and after
+    its first step. They are found by stepping a new optimizer on a single element; None if that
+    fails."""
     known = inspect.signature(kind).parameters
     options = {
         name: value.item() if isinstance(value, torch.Tensor) else value
@@ -98,23 +99,23 @@ def _keys_of_state(
         scratch: Any = kind([tried], **options)
         before = set(scratch.state.get(tried, ()))
         scratch.step()
-    except Exception:  # Whatever a custom class raises.
+    except Exception:  # A custom class may raise any exception.
         return None
     return before, set(scratch.state.get(tried, ()))
 
 
 class _Adapter:
-    """The optimizer as the engine sees it."""
+    """The optimizer in the interface of the engine."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
         self.closure: Callable | None = None
-        # None if the user leaves it to the optimizer.
+        # None if the optimizer decides.
         self.set_to_none: bool | None = None
         self.result: Any = None
-        # Groups whose learning rate was made a tensor for recorded steps.
+        # Whether learning rates were made tensors for recorded steps.
         self._is_captured = False
-        # Whether it trains shards or master weights, which models must be notified of.
+        # Whether it trains shards or master weights. Models must then be notified of its steps.
         self._trains_others = False
         self._trains_shards = False
         self._is_stepping = False
@@ -153,24 +154,25 @@ class _Adapter:
             group["params"] = [after.get(id(p), p) for p in group["params"]]
         if not self._trains_others:
             self._trains_others = True
-            # Not a bound method, through which the optimizer would keep this object alive.
+            # Not a bound method, because the optimizer would keep this object alive through it.
             self._optimizer.register_step_pre_hook(_refuse_own_steps(weakref.ref(self)))
 
     def why_no_slices(self) -> str:
-        """Why it cannot train shards of parameters as it trains whole ones; empty if it can."""
+        """Why the optimizer cannot train shards of parameters like whole ones; empty if it can."""
         for kind in type(self._optimizer).__mro__:
             if kind.__name__ in _OF_WHOLE_MATRICES:
                 return f"needs whole tensors ({kind.__name__})"
         return ""
 
     def takes_scalars(self) -> bool:
-        # torch's fused optimizers. A closure would compute gradients that were not checked.
+        # Whether it is one of torch's fused optimizers. Gradients from a closure would not be
+        # checked.
         supports = getattr(self._optimizer, "_step_supports_amp_scaling", False)
         return bool(supports) and self.closure is None
 
     def prepare_capture(self) -> str:
-        """Prepares recording of steps: moves learning rates and counts to the device. Returns why
-        that is not possible, or an empty string."""
+        """Prepares recording of steps: moves learning rates and step counts to the device. Returns
+        why this is not possible, or an empty string."""
         for group in self._optimizer.param_groups:
             if "capturable" not in group:
                 return (
@@ -196,7 +198,8 @@ class _Adapter:
             self._step()
             return
         optimizer: Any = self._optimizer
-        # As torch's own scaler does: gradients are already unscaled, and the flag is on the device.
+        # The same as in torch's own scaler: gradients are already unscaled, and the flag is on the
+        # device.
         optimizer.grad_scale, optimizer.found_inf = None, found_inf.reshape(())
         try:
             self._step()
@@ -214,8 +217,8 @@ class _Adapter:
             self._is_stepping = False
 
     def check_shapes(self, state_dict: dict[str, Any]) -> None:
-        """Raises if a state does not belong to the shards that are trained; torch would only fail
-        in the next step. With whole parameters any shape may be valid, e.g. of factored moments."""
+        """Raises if a state does not belong to the trained shards. Otherwise, torch would fail in
+        the next step. With whole parameters any shape may be valid, e.g. of factored moments."""
         parameters = self.parameters() if self._trains_shards else []
         for index, entries in state_dict.get("state", {}).items():
             if not (isinstance(index, int) and index < len(parameters)):
@@ -237,7 +240,7 @@ class _Adapter:
 
     @property
     def _kind(self) -> str:
-        """The class name, by which C++ recognises the same optimizer."""
+        """The class name, by which C++ recognises the same kind of optimizer."""
         name = type(self._optimizer).__name__
         groups = self._optimizer.param_groups
         if any(group.get(_DECOUPLED, name == "AdamW") != (name == "AdamW") for group in groups):
@@ -245,7 +248,7 @@ class _Adapter:
         return name
 
     def state(self, names: list[str]) -> dict[str, Any]:
-        """`groups.N.OPTION` and `state.NAME.KEY` as in C++, the rest as a string."""
+        """`groups.N.OPTION` and `state.NAME.KEY` like in C++, and all other values as a string."""
         saved = self._optimizer.state_dict()
         if self._is_captured:
             for group in saved["param_groups"]:
@@ -270,7 +273,7 @@ class _Adapter:
         state: dict[Any, Any] = {}
         for index, entries in saved["state"].items():
             if not isinstance(index, int) or not isinstance(entries, dict):
-                state[index] = entries  # Not of a parameter: global state of the optimizer.
+                state[index] = entries  # Global state of the optimizer, not of a parameter.
                 continue
             for key, value in entries.items():
                 if isinstance(value, torch.Tensor) or _is_plain(value):
@@ -280,8 +283,8 @@ class _Adapter:
         return {**flat, **flatten({"groups": groups, "state": state}, OWN)}
 
     def check_state(self, names: list[str], flat: dict[str, Any]) -> None:
-        """Raises if `load_state` cannot be right; warns if it is unlikely to be, because the
-        original loads such state."""
+        """Raises if the state cannot be loaded correctly. Warns if it is probably not correct,
+        because the original loads such state."""
         kind = flat["kind"].rpartition(":")[2]
         if kind != self._kind:
             what = (
@@ -305,7 +308,8 @@ class _Adapter:
             )
 
     def _can_step_with(self, saved: dict[str, Any]) -> bool:
-        """Whether the `state_dict` of another kind contains everything this kind's would."""
+        """Whether the `state_dict` of another kind of optimizer contains all keys that this kind
+        saves."""
         for group, loaded in zip(self._optimizer.param_groups, saved["param_groups"]):
             if not self._optimizer.defaults.keys() <= loaded.keys():
                 return False
@@ -323,7 +327,7 @@ class _Adapter:
     def _unflattened(self, names: list[str], flat: dict[str, Any]) -> dict[str, Any]:
         """Converts the result of `state` to a `state_dict`."""
         present = self._optimizer.state_dict()["param_groups"]
-        # If C++ saved it, values that C++ does not have keep their current value.
+        # If C++ saved the state, values that C++ does not have keep their current value.
         own: dict[str, Any] = {"groups": present, "state": {}}
         if OWN in flat:
             own = unflatten(flat, OWN)
@@ -347,7 +351,8 @@ class _Adapter:
 
 
 def _refuse_own_steps(adapter: weakref.ref[_Adapter]) -> Callable:
-    """A hook of an optimizer whose models are only notified of steps of the prepared one."""
+    """Makes a hook that rejects steps of the optimizer itself. Its models are notified only of
+    steps of the prepared optimizer."""
 
     def check(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         owner = adapter()
@@ -362,9 +367,9 @@ def _refuse_own_steps(adapter: weakref.ref[_Adapter]) -> Callable:
 
 
 class AcceleratedOptimizer(torch.optim.Optimizer):
-    """What `prepare` returns for an optimizer. `step` and `zero_grad` do nothing during gradient
-    accumulation; with fp16, `step` is skipped on all processes if a gradient of any is not finite.
-    Everything else is that of the wrapped `optimizer`."""
+    """The optimizer that `prepare` returns. `step` and `zero_grad` do nothing during gradient
+    accumulation. With fp16, all processes skip `step` if a gradient on any of them is not finite.
+    Everything else works like the wrapped `optimizer`."""
 
     _is_accelerate_prepared = True
 
@@ -376,7 +381,7 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
         *,
         _run: _C.TrainingRun | None = None,
     ) -> None:
-        """`scaler` is that of the run, which belongs to the latest `Accelerator` of this
+        """`scaler` is the scaler of the run, which belongs to the latest `Accelerator` of this
         process."""
         run = _run or AcceleratorState().run
         self.optimizer = optimizer
@@ -384,7 +389,7 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
         self.device_placement = device_placement
         self._adapter = _Adapter(optimizer)
         self._step = run.prepare_optimizer(self._adapter)
-        # State that was created or loaded before the model moved.
+        # Move state that was created or loaded before the model moved.
         if device_placement and optimizer.state and run.device.type != "cpu":
             optimizer.load_state_dict(send_to_device(optimizer.state_dict(), run.device))
 
@@ -443,7 +448,7 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
             self._step.step()
             return adapter.result
         finally:
-            # The engine owns the adapter, so references in it would never be collected.
+            # The engine owns the adapter, so references in the adapter would never be collected.
             adapter.closure = adapter.result = None
 
     def zero_grad(self, set_to_none: bool | None = None) -> None:
@@ -462,12 +467,12 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
         return self._step.was_skipped
 
     def train(self) -> None:
-        """For optimizers that have a mode."""
+        """Switches optimizers that have modes."""
         if callable(getattr(self.optimizer, "train", None)):
             self.optimizer.train()
 
     def eval(self) -> None:
-        """For optimizers that have a mode."""
+        """Switches optimizers that have modes."""
         if callable(getattr(self.optimizer, "eval", None)):
             self.optimizer.eval()
 

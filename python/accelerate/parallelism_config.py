@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dimensions along which a run is parallel. This version trains with `dp_replicate` and
-`dp_shard`; `Accelerator` raises an error for configurations that use more."""
+`dp_shard`. `Accelerator` raises an error for configurations that use other dimensions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from accelerate.utils.dataclasses import (
     TorchTensorParallelConfig,
 )
 
-# From the outermost dimension of a mesh to the innermost.
+# The dimensions of a mesh, from the outermost to the innermost.
 _DIMENSIONS = ("dp_replicate", "dp_shard", "cp", "sp", "tp")
 
 
@@ -141,12 +141,12 @@ class ParallelismConfig:
 
     @property
     def dp_shard_cp_dim_names(self) -> list[str]:
-        """The dimensions over which the model is sharded."""
+        """The dimensions along which the model is sharded."""
         return self._enabled("dp_shard", "cp")
 
     @property
     def dp_cp_dim_names(self) -> list[str]:
-        """The dimensions over which the loss is averaged."""
+        """The dimensions along which the loss is averaged."""
         return self._enabled("dp_replicate", "dp_shard", "cp")
 
     @property
@@ -171,8 +171,9 @@ class ParallelismConfig:
         return self.dp_replicate_size * self.dp_shard_size
 
     def build_device_mesh(self, device_type: str) -> Any:
-        """torch's mesh of the dimensions with more than one process, with the joint ones `dp`,
-        `dp_shard_cp` and `dp_cp`; None if there is no such dimension, or DeepSpeed creates it."""
+        """torch's mesh of the dimensions with more than one process, with the joint dimensions
+        `dp`, `dp_shard_cp` and `dp_cp`. None if there is no such dimension, or DeepSpeed creates
+        the mesh."""
         mesh = self._get_mesh()
         if self.sp_enabled or not mesh:
             return None
@@ -223,7 +224,8 @@ class ParallelismConfig:
             )
 
     def _mesh_sizes(self) -> _C.MeshSizes:
-        """For the engine, which raises an error for dimensions that it does not support."""
+        """The sizes for the engine, which raises an error for dimensions that it does not
+        support."""
         return _C.MeshSizes(
             replicate=self.dp_replicate_size,
             shard=self.dp_shard_size,

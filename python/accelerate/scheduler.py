@@ -19,13 +19,13 @@ from accelerate.errors import UsageError
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.state import AcceleratorState, GradientState
 
-# Schedules that C++ also has, with the same step count and rates.
+# Schedules that C++ also has, with the same step count and learning rates.
 _COUNTING = ("LambdaLR", "StepLR", "MultiStepLR", "ExponentialLR", "OneCycleLR")
 _RATES = {"base_lr": "base_lrs", "last_lr": "_last_lr"}
 
 
 def split_state(scheduler: Any, state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The part of a scheduler's state that C++ knows, and the rest."""
+    """The part of a scheduler's state that C++ also has, and the rest."""
     shared: dict[str, Any] = {"torch_class": type(scheduler).__name__}
     rest = dict(state)
     rates = [rate for name in _RATES.values() for rate in rest.get(name, [])]
@@ -58,8 +58,8 @@ def join_state(
 
 
 def check_state(scheduler: Any, shared: dict[str, Any], state: dict[str, Any]) -> None:
-    """Raises if the scheduler cannot load `state`; warns if it belongs to another kind, which the
-    original loads."""
+    """Raises if the scheduler cannot load `state`. Warns if the state belongs to another kind of
+    scheduler, because the original loads it."""
     saved, own = shared.get("torch_class"), type(scheduler).__name__
     lacking = sorted({"lr_lambdas"} & scheduler.state_dict().keys() - state.keys())
     if lacking:
@@ -96,16 +96,16 @@ def _remember(kind: type[LRScheduler], *args: Any, **kwargs: Any) -> LRScheduler
     return scheduler
 
 
-# torch does not record which schedulers drive an optimizer, and not all of them call `__init__` of
-# this class.
+# torch does not record which schedulers drive an optimizer, and some do not call `__init__` of this
+# class.
 LRScheduler.__new__ = _remember  # type: ignore[method-assign, assignment]
 
 
 def unprepared_schedulers(
     optimizers: list[AcceleratedOptimizer], prepared: list[AcceleratedScheduler]
 ) -> list[LRScheduler]:
-    """Schedulers that drive one of the optimizers but were never prepared, without those that
-    belong to another scheduler, whose state contains theirs."""
+    """Schedulers that drive one of the optimizers but were never prepared. Excludes schedulers that
+    belong to another scheduler, because its state contains theirs."""
     driven = [known for opt in optimizers for known in (opt, opt.optimizer)]
     found = [scheduler for ref in _made if (scheduler := ref()) is not None]
     found = [
@@ -121,10 +121,10 @@ def unprepared_schedulers(
 
 
 class AcceleratedScheduler:
-    """What `prepare` returns for a scheduler. It advances `num_processes` times per update of the
-    weights (once with `split_batches`), so that a schedule counts the batches of one process, and
-    not during gradient accumulation or after a skipped step. If `step_with_optimizer` is false,
-    every call advances it once."""
+    """The scheduler that `prepare` returns. It advances `num_processes` times per update of the
+    weights (once with `split_batches`), so that a schedule counts the batches of one process. It
+    does not advance during gradient accumulation or after a skipped step. If `step_with_optimizer`
+    is false, every call advances it once."""
 
     _is_accelerate_prepared = True
 

@@ -24,26 +24,27 @@ from accelerate.utils.dataclasses import DistributedType, GradientAccumulationPl
 
 
 def raise_of_property(obj: Any, name: str) -> None:
-    """Call it first in a `__getattr__`, which Python also calls after a property has failed: raises
-    the property's exception."""
+    """Call this first in a `__getattr__`, which Python also calls after a property has failed.
+    Raises the property's exception."""
     if hasattr(type(obj), name):
         object.__getattribute__(obj, name)
 
 
 def _view(kind: type) -> Any:
-    """The state of this process, even if incomplete: unpickling does not connect."""
+    """The state of this process, even if it is incomplete. Used for unpickling, which does not
+    connect."""
     view = object.__new__(kind)
     view.__dict__ = kind._shared_state
     return view
 
 
 def _no_state(view: Any) -> str:
-    """The repr of a state that was unpickled without an existing one, or reset."""
+    """The repr of a state that was reset, or unpickled in a process without a state."""
     return f"{type(view).__name__} (not initialized)"
 
 
 def _at_device(environment: _C.ProcessEnvironment, number: int) -> _C.ProcessEnvironment:
-    """The same ranks, for a process with another device index than its local rank."""
+    """The same ranks, for a process whose device index differs from its local rank."""
     return _C.environment_of_group(
         rank=environment.rank,
         world_size=environment.world_size,
@@ -53,8 +54,8 @@ def _at_device(environment: _C.ProcessEnvironment, number: int) -> _C.ProcessEnv
 
 
 class PartialState:
-    """Connects this process to the others once; every later `PartialState()` is the same state.
-    Extra arguments (`backend`, `timeout`, `init_method`) are torch.distributed's.
+    """Connects this process to the others once. Every later `PartialState()` is the same state.
+    Other arguments (`backend`, `timeout`, `init_method`) are torch.distributed's.
 
     An existing torch.distributed group is used as it is."""
 
@@ -75,7 +76,7 @@ class PartialState:
         if self.initialized:
             return
         wanted = os.environ.get("ACCELERATE_TORCH_DEVICE")
-        # As in the original, the default argument lets the variables decide.
+        # As in the original, the environment variables decide if `cpu` is False.
         try:
             cpu = _C.wants_cpu(cpu or (wanted or "").startswith("cpu") or None)
         except TypeError:
@@ -98,7 +99,7 @@ class PartialState:
 
     def __getattr__(self, name: str) -> Any:
         raise_of_property(self, name)
-        # Only reached if the shared state has no such entry.
+        # Python only gets here if the shared state has no such entry.
         if name in self._attributes:
             raise AttributeError(
                 f"`PartialState` object has no attribute `{name}`. "
@@ -124,7 +125,7 @@ class PartialState:
 
     @staticmethod
     def _reset_state() -> None:
-        """Forgets the state of this process; torch.distributed's group remains."""
+        """Resets the state of this process. torch.distributed's group remains."""
         PartialState._shared_state.clear()
 
     @property
@@ -164,26 +165,26 @@ class PartialState:
         if not is_first:
             self.wait_for_everyone()
         yield
-        # Not after an exception: the others must not continue as if the work was done.
+        # Skipped after an exception, because the others must not continue as if the work was done.
         if is_first:
             self.wait_for_everyone()
 
     @contextmanager
     def main_process_first(self) -> Iterator[None]:
-        """The main process runs the block before the others."""
+        """Runs the block on the main process before the other processes."""
         yield from self._goes_first(self.is_main_process)
 
     @contextmanager
     def local_main_process_first(self) -> Iterator[None]:
-        """The first process of each machine runs the block before the others there."""
+        """Runs the block on the first process of each machine before the others there."""
         yield from self._goes_first(self.is_local_main_process)
 
     @contextmanager
     def split_between_processes(
         self, inputs: Any, apply_padding: bool = False
     ) -> Iterator[Any]:
-        """This process's contiguous part of a list, tuple, tensor, dictionary of those, or
-        `datasets.Dataset`. With `apply_padding`, the last element is repeated so that all parts
+        """This process's contiguous share of a list, tuple, tensor, dictionary of these, or
+        `datasets.Dataset`. With `apply_padding`, the last element is repeated so that all shares
         have the same length."""
         if self.num_processes == 1:
             yield inputs
@@ -219,7 +220,7 @@ class PartialState:
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            # Evaluated at the call: a decorated function may be defined before the state exists.
+            # Evaluated at the call, because a function may be decorated before the state exists.
             return function(*args, **kwargs) if condition() or not self.use_distributed else None
 
         return wrapper
@@ -262,8 +263,8 @@ class PartialState:
 
 
 class GradientState:
-    """The current step, shared by all Accelerators of the process. The state is in C++; this is the
-    original's interface to it."""
+    """The current step, shared by all Accelerators of the process. The state itself is in C++; this
+    class has the original's interface."""
 
     _shared_state: dict[str, Any] = {}
 
@@ -303,7 +304,7 @@ class GradientState:
 
     @property
     def num_steps(self) -> int:
-        """Micro-batches per update."""
+        """The number of micro-batches per update."""
         return self.plugin_kwargs.get("num_steps", 1)
 
     @property
@@ -316,15 +317,15 @@ class GradientState:
 
     @property
     def is_xla_gradients_synced(self) -> bool:
-        """Only for TPUs, which this package does not support."""
+        """Always False, because this is only for TPUs, which this package does not support."""
         return False
 
     def _add_dataloader(self, dataloader: Any) -> None:
         self._running.append(weakref.ref(dataloader))
 
     def _remove_dataloader(self, dataloader: Any) -> None:
-        # The innermost loop over it: another one over the same loader may still be running around
-        # it.
+        # Find the innermost loop over the loader, because an outer loop over it may still be
+        # running.
         for index in reversed(range(len(self._running))):
             if self._running[index]() is dataloader:
                 del self._running[index]
@@ -350,8 +351,8 @@ class GradientState:
 
     @property
     def remainder(self) -> int:
-        """Real samples of all processes in the last round of the innermost loop; -1 before that
-        round, outside of loops, and if unknown."""
+        """The number of real samples of all processes in the last round of the innermost loop; -1
+        before that round, outside of loops, and if it is unknown."""
         return self.active_dataloader.remainder if self.in_dataloader else -1
 
     def __repr__(self) -> str:
@@ -371,13 +372,13 @@ _INITIALIZED = (
 
 
 class AcceleratorState:
-    """`PartialState` and what an `Accelerator` adds to it: the precision, how models are compiled,
-    and the plugins for sharding."""
+    """`PartialState` and the settings that an `Accelerator` adds: the precision, how models are
+    compiled, and the plugins for sharding."""
 
     _shared_state: dict[str, Any] = {}
     deepspeed_plugins = fsdp_plugin = megatron_lm_plugin = None
     torch_tp_plugin = None
-    # Defaults without a configuration.
+    # Defaults for runs without a configuration.
     parallelism_config = device_mesh = dynamo_plugin = None
 
     def __init__(
@@ -427,7 +428,7 @@ class AcceleratorState:
             plugin.set_mixed_precision(precision)
         every[0].select(_from_accelerator_state=True)
         self.deepspeed_plugins = plugins
-        # Even for a single process, because its configuration may name the optimizer.
+        # Also for a single process, because the configuration may name the optimizer.
         self.distributed_type = DistributedType.DEEPSPEED
 
     def _check(
@@ -440,7 +441,7 @@ class AcceleratorState:
                 "AcceleratorState._reset_state() first"
             )
         is_alone = self._partial.distributed_type == DistributedType.NO
-        # One was given earlier; the variables request another.
+        # The first Accelerator had no plugin, but this one requests it.
         if fsdp_plugin is not None and self.fsdp_plugin is None and not is_alone:
             raise UsageError(
                 "[Accelerator] The first Accelerator of this process has no fsdp_plugin. "
@@ -453,7 +454,7 @@ class AcceleratorState:
                 f"{_INITIALIZED} `cpu=True` to `Accelerator()`. Or call "
                 "AcceleratorState._reset_state(True) first"
             )
-        # DeepSpeed's configuration has its own.
+        # DeepSpeed's configuration has its own precision.
         is_other = mixed_precision not in (None, self._mixed_precision)
         if is_other and self.deepspeed_plugins is None:
             raise UsageError(
@@ -512,7 +513,7 @@ class AcceleratorState:
         return accelerator._run
 
     def get_deepspeed_plugin(self, name: str) -> Any:
-        """One of the plugins that were given by name."""
+        """One of the plugins that were passed by name."""
         plugins = self.deepspeed_plugins if isinstance(self.deepspeed_plugins, dict) else {}
         if name not in plugins:
             raise ValueError(
@@ -522,7 +523,7 @@ class AcceleratorState:
         return plugins[name]
 
     def select_deepspeed_plugin(self, name: str | None = None) -> None:
-        """Makes the plugin of this name the active one, for Accelerators created from now on."""
+        """Makes the plugin of this name the active one, for Accelerators created later."""
         selected = self.get_deepspeed_plugin(str(name))
         for plugin in self.deepspeed_plugins.values():
             plugin._unselect()

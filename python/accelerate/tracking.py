@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trackers, which store the metrics of a run: one class per service, based on that service's own
-package (docs/guide_observe.md)."""
+"""Trackers, which store the metrics of a run. There is one class per service, and it uses the
+service's own package (docs/guide_observe.md)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from accelerate.utils.versions import compare_versions
 
 logger = get_logger(__name__)
 
-# In the order in which "all" starts them.
+# The order in which "all" starts the trackers.
 _AVAILABLE = {
     LoggerType.TENSORBOARD: is_tensorboard_available,
     LoggerType.WANDB: is_wandb_available,
@@ -56,7 +56,7 @@ _AVAILABLE = {
 
 def on_main_process(function: Callable) -> Callable:
     """Makes a method of a tracker run only on the main process, unless `main_process_only` of the
-    tracker is False. Processes need not be connected before it is called."""
+    tracker is False. May be called before the processes are connected."""
 
     @functools.wraps(function)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -78,7 +78,7 @@ def get_available_trackers() -> list[LoggerType]:
 
 
 class GeneralTracker:
-    """Base of all trackers. Derive your own from it and pass an object as `log_with`.
+    """Base of all trackers. Derive your own tracker from it and pass an object of it as `log_with`.
 
     A class has `name`, `requires_logging_directory` and a property `tracker`, the object of the
     service's package. With `main_process_only = False`, methods marked with `@on_main_process` run
@@ -88,7 +88,7 @@ class GeneralTracker:
     main_process_only = True
 
     def __init__(self, _blank: bool = False) -> None:
-        # Checked by name, because a property may need what `start` creates.
+        # Checked by name, because evaluating a property may require `start`.
         wanted = ("name", "requires_logging_directory", "tracker")
         missing = [f"`{name}`" for name in wanted if name not in dir(self)]
         if missing and not _blank:
@@ -98,10 +98,10 @@ class GeneralTracker:
             )
 
     def start(self) -> None:
-        """Opens the run; called by `Accelerator.init_trackers` when processes are connected."""
+        """Opens the run. `Accelerator.init_trackers` calls it when processes are connected."""
 
     def store_init_configuration(self, values: dict) -> None:
-        """Stores hyper-parameters: a dict of bools, numbers, strings and None."""
+        """Stores hyper-parameters: a dict of booleans, numbers, strings and None."""
 
     def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
         """Stores values by name at this step."""
@@ -111,7 +111,7 @@ class GeneralTracker:
 
 
 class TensorBoardTracker(GeneralTracker):
-    """Event files in `logging_dir/run_name`; `writer` is torch's `SummaryWriter`, which also
+    """Writes event files in `logging_dir/run_name`. `writer` is torch's `SummaryWriter`, which also
     receives `kwargs`."""
 
     name = "tensorboard"
@@ -139,15 +139,15 @@ class TensorBoardTracker(GeneralTracker):
 
     @on_main_process
     def store_init_configuration(self, values: dict) -> None:
-        """Stores hyper-parameters for TensorBoard, and as `hparams.yml` in a folder named by the
-        time."""
+        """Stores hyper-parameters for TensorBoard, and in a file `hparams.yml` in a folder whose
+        name is the current time."""
         import yaml
 
         self.writer.add_hparams(values, metric_dict={})
         self.writer.flush()
         folder = os.path.join(self.logging_dir, str(time.time()))
         os.makedirs(folder, exist_ok=True)
-        # Serialised first, so that values YAML cannot represent leave no file.
+        # Serialise first, so that values that YAML cannot represent leave no file.
         text = yaml.dump(values)
         with open(os.path.join(folder, "hparams.yml"), "w", encoding="utf-8") as file:
             file.write(text)
@@ -155,7 +155,7 @@ class TensorBoardTracker(GeneralTracker):
     @on_main_process
     def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
         """Logs numbers as scalars, strings as text, and dicts of numbers as several scalars under
-        one name; `kwargs` go to the writer's method."""
+        one name. `kwargs` are passed to the writer's method."""
         for name, value in listify(values).items():
             if isinstance(value, (int, float)):
                 self.writer.add_scalar(name, value, global_step=step, **kwargs)
@@ -167,7 +167,7 @@ class TensorBoardTracker(GeneralTracker):
 
     @on_main_process
     def log_images(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
-        """Logs batches of images by name, as `SummaryWriter.add_images` takes them."""
+        """Logs batches of images by name, in the form that `SummaryWriter.add_images` accepts."""
         for name, images in values.items():
             self.writer.add_images(name, images, global_step=step, **kwargs)
 
@@ -177,8 +177,8 @@ class TensorBoardTracker(GeneralTracker):
 
 
 class _ProjectTracker(GeneralTracker):
-    """A service with the interface that W&B has established: a package of the tracker's name with
-    `init` and `config`, and a run with `log` and `finish`. `kwargs` go to `init`."""
+    """A service with an interface like W&B: a package of the tracker's name with `init` and
+    `config`, and a run with `log` and `finish`. `kwargs` are passed to `init`."""
 
     requires_logging_directory = False
     main_process_only = False
@@ -215,7 +215,7 @@ class _ProjectTracker(GeneralTracker):
 
 
 class _PictureTracker(_ProjectTracker):
-    """A service whose package has an `Image`."""
+    """A service whose package has an `Image` class."""
 
     @on_main_process
     def log_images(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
@@ -226,7 +226,7 @@ class _PictureTracker(_ProjectTracker):
 
 
 class WandBTracker(_PictureTracker):
-    """Weights & Biases; `kwargs` go to `wandb.init`."""
+    """Weights & Biases. `kwargs` are passed to `wandb.init`."""
 
     name = "wandb"
 
@@ -246,14 +246,15 @@ class WandBTracker(_PictureTracker):
 
 
 class TrackioTracker(_ProjectTracker):
-    """Trackio; the run's name is its project, and `kwargs` go to `trackio.init`."""
+    """Trackio. The name of the run becomes Trackio's project. `kwargs` are passed to
+    `trackio.init`."""
 
     name = "trackio"
 
 
 class CometMLTracker(GeneralTracker):
-    """Comet, whose API key is in its own configuration; `kwargs` go to `comet_ml.start`, or before
-    its version 3.41 to `comet_ml.Experiment`."""
+    """Comet. Its API key comes from Comet's own configuration. `kwargs` are passed to
+    `comet_ml.start`, or to `comet_ml.Experiment` before version 3.41."""
 
     name = "comet_ml"
     requires_logging_directory = False
@@ -281,8 +282,8 @@ class CometMLTracker(GeneralTracker):
 
     @on_main_process
     def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
-        """Logs numbers as metrics, dicts as several metrics, strings as other values; `kwargs` go
-        to the experiment's method."""
+        """Logs numbers as metrics, dicts as several metrics, and strings as other values. `kwargs`
+        are passed to the experiment's method."""
         if step is not None:
             self.writer.set_step(step)
         for name, value in values.items():
@@ -299,7 +300,7 @@ class CometMLTracker(GeneralTracker):
 
 
 class AimTracker(GeneralTracker):
-    """Aim, with a repository in `logging_dir`; `kwargs` go to `aim.Run`."""
+    """Aim, with a repository in `logging_dir`. `kwargs` are passed to `aim.Run`."""
 
     name = "aim"
     requires_logging_directory = True
@@ -329,7 +330,7 @@ class AimTracker(GeneralTracker):
 
     @on_main_process
     def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
-        """Passes values to Aim; `kwargs` go to `Run.track`."""
+        """Passes values to Aim. `kwargs` are passed to `Run.track`."""
         for name, value in values.items():
             self.writer.track(value, name=name, step=step, **kwargs)
 
@@ -337,8 +338,9 @@ class AimTracker(GeneralTracker):
     def log_images(
         self, values: dict, step: int | None = None, kwargs: dict[str, dict] | None = None
     ) -> None:
-        """Logs images by name: an array or a PIL image, or a pair of one and its caption.
-        `kwargs["aim_image"]` goes to `aim.Image`, `kwargs["track"]` to `Run.track`."""
+        """Logs images by name. An image is an array or a PIL image, or a pair of an image and its
+        caption. `kwargs["aim_image"]` is passed to `aim.Image`, `kwargs["track"]` to
+        `Run.track`."""
         import aim
 
         kwargs = kwargs or {}
@@ -353,9 +355,9 @@ class AimTracker(GeneralTracker):
 
 
 class MLflowTracker(GeneralTracker):
-    """MLflow: a run of the experiment of this name, which is created if missing, with `logging_dir`
-    for its artifacts. MLFLOW_EXPERIMENT_NAME, MLFLOW_RUN_ID, MLFLOW_TAGS (JSON) and
-    MLFLOW_NESTED_RUN override the arguments. A `run_id` continues that run."""
+    """MLflow: a run of the experiment of this name, which is created if it does not exist.
+    Artifacts are stored in `logging_dir`. MLFLOW_EXPERIMENT_NAME, MLFLOW_RUN_ID, MLFLOW_TAGS (JSON)
+    and MLFLOW_NESTED_RUN override the arguments. A `run_id` continues that run."""
 
     name = "mlflow"
     requires_logging_directory = False
@@ -408,7 +410,7 @@ class MLflowTracker(GeneralTracker):
 
     @on_main_process
     def store_init_configuration(self, values: dict) -> None:
-        """Logs parameters of the run; skips those that are too long for MLflow, with a warning."""
+        """Logs parameters of the run. Skips those that are too long for MLflow, with a warning."""
         import mlflow
         from mlflow.utils import validation
 
@@ -427,7 +429,8 @@ class MLflowTracker(GeneralTracker):
 
     @on_main_process
     def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
-        """Logs numbers; skips other values, with a warning. `kwargs` go to `log_metrics`."""
+        """Logs numbers. Skips other values, with a warning. `kwargs` are passed to
+        `log_metrics`."""
         import mlflow
 
         metrics = {}
@@ -467,8 +470,8 @@ class MLflowTracker(GeneralTracker):
 
 
 class ClearMLTracker(GeneralTracker):
-    """ClearML: the running task, or a new one, whose `Task.init` gets `kwargs`. CLEARML_PROJECT and
-    CLEARML_TASK override the name."""
+    """ClearML: the running task, or a new one. `kwargs` are passed to `Task.init`. CLEARML_PROJECT
+    and CLEARML_TASK override the name."""
 
     name = "clearml"
     requires_logging_directory = False
@@ -502,8 +505,8 @@ class ClearMLTracker(GeneralTracker):
 
     @on_main_process
     def log(self, values: dict[str, int | float], step: int | None = None, **kwargs: Any) -> None:
-        """Logs scalars at a step, or single values without one. `eval_loss` becomes the series
-        `eval` of `loss`, likewise for `test_` and `train_`."""
+        """Logs scalars at a step, or as single values without a step. `eval_loss` becomes the
+        series `eval` of `loss`; `test_` and `train_` are treated alike."""
         service = self.task.get_logger()
         for name, value in values.items():
             if not isinstance(value, (int, float)):
@@ -518,7 +521,7 @@ class ClearMLTracker(GeneralTracker):
 
     @on_main_process
     def log_images(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
-        """Logs images by name, as ClearML's `report_image` takes them."""
+        """Logs images by name, in the form that ClearML's `report_image` accepts."""
         service = self.task.get_logger()
         for name, image in values.items():
             title, series = self._get_title_series(name)
@@ -534,8 +537,8 @@ class ClearMLTracker(GeneralTracker):
         step: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """Logs a table: rows, of which the first contains column names unless `columns` does, or a
-        data frame."""
+        """Logs a table: a data frame, or rows. The first row contains the column names unless
+        `columns` is given."""
         table = dataframe
         if table is None:
             if data is None:
@@ -550,7 +553,7 @@ class ClearMLTracker(GeneralTracker):
 
     @on_main_process
     def finish(self) -> None:
-        """Closes the task, unless it was already running at the start."""
+        """Closes the task, unless it was already running when the tracker started."""
         if self.task and not self._initialized_externally:
             self.task.close()
 
@@ -563,7 +566,7 @@ class ClearMLTracker(GeneralTracker):
 
 
 class DVCLiveTracker(GeneralTracker):
-    """DVCLive: `live`, or a new `dvclive.Live`, which gets `kwargs` but no name."""
+    """DVCLive: `live`, or a new `dvclive.Live`, which receives `kwargs` but no name."""
 
     name = "dvclive"
     requires_logging_directory = False
@@ -592,7 +595,8 @@ class DVCLiveTracker(GeneralTracker):
 
     @on_main_process
     def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
-        """Logs what DVCLive supports as a metric; skips the rest, with a warning. Ends the step."""
+        """Logs values that DVCLive supports as metrics. Skips other values, with a warning. Ends
+        the step."""
         from dvclive.plots import Metric
 
         if step is not None:
@@ -610,22 +614,22 @@ class DVCLiveTracker(GeneralTracker):
 
 
 class SwanLabTracker(_PictureTracker):
-    """SwanLab; `kwargs` go to `swanlab.init`."""
+    """SwanLab. `kwargs` are passed to `swanlab.init`."""
 
     name = "swanlab"
 
     @on_main_process
     def start(self) -> None:
         super().start()
-        # SwanLab's pages show what created a run.
+        # SwanLab's pages show the framework that created a run.
         self._package.config["FRAMEWORK"] = "🤗Accelerate"
 
 
 class JsonLinesTracker(GeneralTracker):
-    """`metrics.jsonl` in `logging_dir/run_name`, which C++ runs write as well;
-    docs/guide_observe.md has its schema. Records checkpoints, and where a run resumes from one. The
-    file belongs to the tracker of this process that was started last, because a notebook cell may
-    run again. Values for an earlier or finished tracker are discarded, with a warning."""
+    """Writes `metrics.jsonl` in `logging_dir/run_name`, in the same format as C++ runs;
+    docs/guide_observe.md has its schema. Records checkpoints, and the step at which a run resumes.
+    The file belongs to the tracker of this process that was started last, because a notebook cell
+    may run again. Values for an earlier or finished tracker are discarded, with a warning."""
 
     name = "jsonl"
     requires_logging_directory = True
@@ -649,7 +653,7 @@ class JsonLinesTracker(GeneralTracker):
             earlier.file.close()
         self._writers[os.path.realpath(self.path)] = self
         self._warned: set[str] = set()
-        # Unbuffered: each line is one system call.
+        # Unbuffered, so that each line is one system call.
         self.file = open(self.path, "ab+", buffering=0)  # noqa: SIM115
         self._cut_unfinished_line()
         self._write(
@@ -672,7 +676,7 @@ class JsonLinesTracker(GeneralTracker):
 
     @on_main_process
     def log(self, values: dict, step: int | None = None) -> None:
-        """Logs numbers, strings, booleans and dicts of them, as `name/inner`. Without a step, uses
+        """Logs numbers, strings, booleans, and dicts of these as `name/inner`. Without a step, uses
         the one after the latest."""
         if self.file.closed:
             self._warn_once(
@@ -687,13 +691,13 @@ class JsonLinesTracker(GeneralTracker):
 
     @on_main_process
     def mark(self, event: str) -> None:
-        """An event at the latest step."""
+        """Records an event at the latest step."""
         if not self.file.closed:
             self._write(step=max(self.next_step - 1, 0), event=event)
 
     @on_main_process
     def resume(self, step: int) -> None:
-        """Values for this step and later ones will be logged again."""
+        """Prepares for logging this step and later ones again."""
         self.next_step = step
         self._write(step=step, event="resume")
 
@@ -704,7 +708,8 @@ class JsonLinesTracker(GeneralTracker):
             self.file.close()
 
     def _write(self, **fields: Any) -> None:
-        """Writes a line completely, or not at all if the disk is full, which causes one warning."""
+        """Writes a line completely, or not at all if the disk is full. A full disk causes one
+        warning."""
         line = json.dumps({"time": time.time(), **fields}).encode() + b"\n"
         try:
             written = self.file.write(line)
@@ -731,7 +736,7 @@ class JsonLinesTracker(GeneralTracker):
 
 
 def _plain(values: dict, prefix: str = "") -> dict[str, Any]:
-    """Values that JSON can represent: it has no NaN or infinity."""
+    """Converts values to ones that JSON can represent. JSON has no NaN or infinity."""
     found: dict[str, Any] = {}
     for name, value in listify(values).items():
         if isinstance(value, dict):
@@ -761,8 +766,8 @@ LOGGER_TYPE_TO_CLASS: dict[str, type[GeneralTracker]] = {
 
 
 def register_tracker_class(tracker_class: type[GeneralTracker]) -> None:
-    """From now on, `log_with` accepts the class by its `name`. It is created with the name of the
-    project, the logging directory if it requires one, and its `init_kwargs`."""
+    """Makes `log_with` accept the class by its `name`. It is created with the name of the project,
+    the logging directory if it requires one, and its `init_kwargs`."""
     if not (isinstance(tracker_class, type) and issubclass(tracker_class, GeneralTracker)):
         raise ValueError(
             f"[register_tracker_class] {tracker_class} is not a subclass of GeneralTracker"
@@ -785,9 +790,10 @@ def register_tracker_class(tracker_class: type[GeneralTracker]) -> None:
 def filter_trackers(
     log_with: Any, logging_dir: str | os.PathLike | None = None
 ) -> list[LoggerType | str | GeneralTracker]:
-    """Filters one tracker or a list (names, `LoggerType`s or objects) for those that can be
-    started, without duplicates. "all" stands for every tracker whose package is installed. Raises
-    for unknown names, and if one needs a `logging_dir` that is not given."""
+    """The trackers of `log_with` that can be started, without duplicates. `log_with` is one tracker
+    or a list (names, `LoggerType`s or objects); "all" means every tracker whose package is
+    installed. Raises for unknown names, and if a tracker needs a `logging_dir` but none is
+    given."""
     if log_with is None:
         return []
     asked = list(log_with) if isinstance(log_with, (list, tuple)) else [log_with]

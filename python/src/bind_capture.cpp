@@ -10,7 +10,7 @@ using detail::StepCapture;
 
 namespace {
 
-/// What a step returned besides its tensors; any thread may release it.
+/// The results of a step besides tensors. Any thread may release them.
 std::shared_ptr<const void> keep(py::object object) {
   return std::shared_ptr<py::object>(
       new py::object(std::move(object)), [](py::object* kept) {
@@ -25,7 +25,7 @@ void bind_capture(py::module_& module) {
   py::class_<StepCapture>(module, "StepCapture")
       .def(
           py::init([](TrainingRun& run, int num_warmup, size_t max_graphs) {
-            // Python libraries only wait for the device when nothing is
+            // Python libraries wait for the device only if no graph is
             // recorded.
             return std::make_unique<StepCapture>(
                 run,

@@ -8,7 +8,8 @@ namespace {
 
 namespace py = pybind11;
 
-/// By the name of its Python class; null without one.
+/// The exception that corresponds to a Python class name; null for an empty
+/// name.
 std::exception_ptr exception_of(
     const std::string& kind,
     const std::string& text) {

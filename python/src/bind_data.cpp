@@ -15,7 +15,7 @@ using detail::DispatchedBatch;
 using detail::DispatchReceiver;
 using detail::DispatchSender;
 
-/// For objects whose destructor waits for other processes.
+/// Deletes objects whose destructor waits for other processes.
 struct DeleteWithoutGil {
   template <class T>
   void operator()(T* object) const {
@@ -25,7 +25,7 @@ struct DeleteWithoutGil {
 };
 
 /// A batch's bytes (none if it is not sent), its samples, and how many of them
-/// are not repeats.
+/// are real.
 using BatchOfBytes = std::tuple<std::optional<py::bytes>, int64_t, int64_t>;
 
 DispatchedBatch to_message(const BatchOfBytes& batch) {

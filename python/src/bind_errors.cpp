@@ -36,8 +36,8 @@ void raise_current() {
   }
 }
 
-/// Throws it as a Python exception, which torch passes on unchanged; it would
-/// turn ours into a RuntimeError.
+/// Throws the current error as a Python exception, which torch passes on
+/// unchanged. torch would convert our own class to a RuntimeError.
 void carry() {
   const py::gil_scoped_acquire gil;
   raise_current();

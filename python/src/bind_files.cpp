@@ -13,7 +13,7 @@ namespace {
 
 namespace py = pybind11;
 
-/// In the order of a Python dictionary.
+/// The tensors, in the order of the Python dictionary.
 FileTensors file_tensors(const py::dict& tensors) {
   FileTensors held("[safetensors]", "pass safe_serialization=False");
   for (const auto& [key, value] : tensors) {
@@ -46,7 +46,7 @@ std::vector<std::vector<std::string>> split_into_shards(
     std::uint64_t max_shard_bytes) {
   std::vector<safetensors::TensorView> views;
   for (const auto& [name, size] : sizes) {
-    // Only sizes are used.
+    // Only the sizes of the views are used.
     views.push_back(
         {name.cast<std::string>(),
          safetensors::Dtype::kU8,

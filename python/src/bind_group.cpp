@@ -33,8 +33,8 @@ ReduceOp parse_reduction(const std::string& name) {
 void bind_group(py::module_& module) {
   set_script_lock(
       {.release = []() -> void* {
-         // Without a thread state, PyGILState_Check returns 1: at the end of
-         // the interpreter.
+         // At the end of the interpreter, there is no thread state, and
+         // PyGILState_Check returns 1.
          const bool holds = PyGILState_GetThisThreadState() != nullptr &&
                             PyGILState_Check() == 1;
          return holds ? PyEval_SaveThread() : nullptr;

@@ -11,7 +11,7 @@ namespace {
 
 namespace py = pybind11;
 
-/// The current forward, which C++ callers keep on the stack.
+/// The current forward. C++ callers keep it on the stack instead.
 class Forward {
  public:
   explicit Forward(std::shared_ptr<ModelContext> context)
@@ -28,7 +28,7 @@ class Forward {
     scope_.reset();
     return outputs;
   }
-  /// The user's forward threw.
+  /// Called if the user's forward has thrown.
   void abandon() { scope_.reset(); }
 
  private:
@@ -36,7 +36,7 @@ class Forward {
   std::unique_ptr<detail::ForwardScope> scope_;
 };
 
-/// While entered, gradients of the model stay local.
+/// While it is entered, gradients of the model stay local.
 class NoSync {
  public:
   explicit NoSync(std::shared_ptr<ModelContext> context)
@@ -49,8 +49,9 @@ class NoSync {
   std::unique_ptr<NoSyncGuard> guard_;
 };
 
-/// Whether dictionaries contain these very objects, in this order. Called for
-/// all parameters in every forward, where a loop in Python would be too slow.
+/// Whether the dictionaries contain exactly these objects, in this order.
+/// Called for all parameters in every forward, where a loop in Python would be
+/// too slow.
 bool hold_still(const py::list& tables, const py::list& values) {
   const auto count = PyList_GET_SIZE(values.ptr());
   Py_ssize_t index = 0;

@@ -10,8 +10,8 @@ namespace {
 
 namespace py = pybind11;
 
-/// The result of the package's function: frames as pairs, the collective, the
-/// call.
+/// The result of the package's function: frames as pairs, the collective, and
+/// an identifier of this call.
 using Taken = std::
     tuple<std::vector<std::pair<std::string, bool>>, std::string, uint64_t>;
 
@@ -26,7 +26,7 @@ ScriptStack take_with(const py::function& take) {
     script.operation = std::move(operation);
     script.call = call;
   } catch (const py::error_already_set&) {
-    // The stack changed while it was read; the next query will succeed.
+    // The stack changed while it was read. The next query will succeed.
   }
   return script;
 }
@@ -37,7 +37,8 @@ void bind_observe(py::module_& module) {
   module.def(
       "watch_script",
       [](py::function take) {
-        // Leaked on purpose: other threads may use it after Python has ended.
+        // Leaked on purpose, because other threads may use it after Python has
+        // ended.
         auto* kept = new py::function(std::move(take));
         set_script_stack([kept] { return take_with(*kept); });
       },

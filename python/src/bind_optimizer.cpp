@@ -21,7 +21,7 @@ std::vector<std::string> only_names(const NamedParameters& parameters) {
 } // namespace
 
 void bind_optimizer(py::module_& module) {
-  // The host may wait for the device, and for other hosts.
+  // In these calls, the host may wait for the device and for other hosts.
   const auto release = py::call_guard<py::gil_scoped_release>();
   py::class_<OptimizerStep, std::shared_ptr<OptimizerStep>>(
       module, "OptimizerStep")

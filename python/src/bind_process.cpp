@@ -74,7 +74,7 @@ void bind_process(py::module_& module) {
   module.def("detect_environment", [] { return detect_environment(); });
   module.def(
       "collective_timeout", [] { return ProcessGroupOptions().timeout; });
-  // For a process whose user created the group.
+  // For processes in which user code created the group.
   module.def(
       "environment_of_group",
       [](int rank, int world_size, int local_rank, int local_world_size) {

@@ -89,7 +89,7 @@ void bind_options(py::module_& module) {
           py::arg("context") = 1,
           py::arg("sequence") = 1,
           py::arg("tensor") = 1);
-  // Created by extension modules that have their own engine.
+  // Extension modules that have their own engine create these objects.
   py::class_<OwnEngine>(module, "OwnEngine");
   py::class_<GradScalerOptions>(module, "GradScalerOptions")
       .def(py::init<>())
@@ -163,7 +163,7 @@ class Join {
     }
     guard_.reset(new JoinGuard(run_.begin_join(std::move(engines), {}, even_)));
   }
-  // Its destructor may throw, which that of a smart pointer must not.
+  // The guard's destructor may throw, but a smart pointer's must not.
   void exit() { delete guard_.release(); }
   void abandon() {
     guard_->abandon();
@@ -190,7 +190,7 @@ class LocalSteps {
         run_.group(), *model_->engine, model_->model.parameters, num_steps_);
   }
   void step() { guard_->step(); }
-  // Its destructor may throw, which that of a smart pointer must not.
+  // The guard's destructor may throw, but a smart pointer's must not.
   void exit() { delete guard_.release(); }
   void abandon() {
     guard_->abandon();
@@ -232,7 +232,7 @@ void bind_run(py::module_& module) {
       .def("step", &LocalSteps::step, release)
       .def("exit", &LocalSteps::exit, release)
       .def("abandon", &LocalSteps::abandon, release);
-  // With torch's names.
+  // The methods have torch's names.
   py::class_<GradScaler, std::shared_ptr<GradScaler>>(module, "GradScaler")
       .def("is_enabled", [](const GradScaler&) { return true; })
       .def("scale", &GradScaler::scale, py::arg("loss"))
@@ -256,7 +256,7 @@ void bind_run(py::module_& module) {
                       py::function complain) {
             std::unique_ptr<TrainingRun> run;
             {
-              // Ranks communicate, also through their store.
+              // Ranks communicate here, also through their store.
               const py::gil_scoped_release no_gil;
               run = std::make_unique<TrainingRun>(
                   std::move(options), system_env, std::move(step_state));
@@ -356,7 +356,7 @@ void bind_run(py::module_& module) {
              const std::optional<std::variant<double, at::Tensor>>& weight,
              bool retain_graph,
              const py::function& f) {
-            // Hosts may wait for each other's weights.
+            // Hosts may wait for each other's weights here.
             const py::gil_scoped_release no_gil;
             BackwardOptions options{.retain_graph = retain_graph};
             if (weight) {

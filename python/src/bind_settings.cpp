@@ -27,7 +27,7 @@ void bind_settings(py::module_& module) {
   module.def("gradient_accumulation_steps", [] {
     return RunSettings(system_env).gradient_accumulation_steps({});
   });
-  // Documents are passed as JSON text, which both sides can read.
+  // Documents are passed as JSON text, which both languages can read.
   module.def(
       "read_config",
       [](const std::string& path) {

@@ -17,7 +17,7 @@ namespace {
 
 namespace py = pybind11;
 
-/// A Python object in the registry.
+/// A Python object in the state registry.
 class PythonStateful final : public Stateful {
  public:
   StateDict state_dict() const override {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One function for each header that the Python package reaches.
+// One function for each header that the Python package uses.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>

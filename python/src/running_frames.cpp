@@ -10,9 +10,9 @@ namespace {
 
 namespace py = pybind11;
 
-/// Before 3.12, creating an object may start a collection, whose finalizers let
-/// other threads run: the current frame may then be freed and its memory
-/// reused.
+/// Before 3.12, creating an object may start a garbage collection. Its
+/// finalizers let other threads run, so the current frame may be freed and its
+/// memory reused.
 struct CollectorOff {
   CollectorOff() : was_on(PyGC_Disable() != 0) {}
   ~CollectorOff() {
@@ -26,8 +26,9 @@ struct CollectorOff {
 };
 
 #if PY_VERSION_HEX >= 0x030B0000
-/// Null if it has no value yet. `f_locals` would store a copy of all values in
-/// the frame, and free those of the previous copy.
+/// The value of a variable; null if it has no value yet. Does not use
+/// `f_locals`, which would store a copy of all values in the frame and free
+/// those of the previous copy.
 py::object variable_of(
     PyFrameObject* frame,
     [[maybe_unused]] size_t index,
@@ -67,7 +68,7 @@ py::dict variables_of(const py::object& frame, const py::object& code) {
 #endif
 }
 
-/// Reads no attribute of a value, because that might run user code.
+/// Does not read attributes of a value, because that might run user code.
 void add_handles(
     const py::dict& from,
     const py::type& handle,

@@ -9,9 +9,10 @@
 namespace accelerate::python {
 
 /// For each frame of `thread`, innermost first: file, function, line, an
-/// identifier of this call (two numbers), and variables: all of them if the
-/// file ends with `collectives_file`, and in the innermost frame those of type
-/// `handle`. Consistent, and does not extend the lifetime of a frame.
+/// identifier of this call (two numbers), and variables. These are all
+/// variables if the file ends with `collectives_file`; in the innermost frame,
+/// they are the variables of type `handle`. Consistent, and does not extend the
+/// lifetime of a frame.
 pybind11::list running_frames(
     unsigned long thread,
     const std::string& collectives_file,

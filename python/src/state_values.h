@@ -8,7 +8,7 @@
 
 namespace accelerate::python {
 
-/// Both need the GIL. Throw `UsageError` on values of other types.
+/// Both functions need the GIL and throw `UsageError` on values of other types.
 pybind11::dict from_state_dict(const StateDict& state);
 StateDict to_state_dict(const pybind11::handle& values);
 

@@ -12,7 +12,7 @@ namespace accelerate::models {
 
 enum class Task { kBase, kSequenceClassification, kMaskedLM, kCausalLM };
 
-/// A name in files for a parameter with another name here: tied weights.
+/// Tied weights: the name in files of a parameter that has another name here.
 struct TiedName {
   std::string name;
   std::string parameter;
@@ -21,10 +21,11 @@ struct TiedName {
 /// The model of an architecture for one task.
 struct Variant {
   Task task;
-  /// As in transformers, and in `architectures` of `config.json`.
+  /// The class name in transformers, and in `architectures` of `config.json`.
   const char* class_name;
   std::shared_ptr<PretrainedModel> (*make)(const ModelConfig& config);
-  /// Only if the configuration ties weights (`tie_word_embeddings`).
+  /// The tied weights if the configuration ties weights
+  /// (`tie_word_embeddings`).
   std::vector<TiedName> tied = {};
 };
 
@@ -39,7 +40,7 @@ struct Architecture {
   std::vector<std::string> ignored_endings = {};
 };
 
-/// One function per file of an architecture.
+/// The functions of the architectures, one per file.
 const Architecture& bert_architecture();
 const Architecture& distilbert_architecture();
 const Architecture& gpt2_architecture();

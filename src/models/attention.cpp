@@ -25,14 +25,14 @@ at::Tensor repeat_heads(const at::Tensor& x_BHSD, int64_t times) {
       .reshape({B, H * times, S, D});
 }
 
-// Whether it is known without waiting that nothing is padded.
+// Whether nothing is padded, as far as this is known without waiting.
 bool is_known_full(const at::Tensor& padding) {
   return !padding.defined() ||
          (padding.is_cpu() && padding.ne(0).all().item<bool>());
 }
 
-// During its lifetime, cuDNN is tried first for attention; torch tries flash
-// attention first. Measured on an H200: docs/performance.md.
+// During its lifetime, torch tries cuDNN first for attention, instead of flash
+// attention. Measured on an H200: docs/performance.md.
 class PreferCudnn {
  public:
   PreferCudnn() : order_(at::globalContext().sDPPriorityOrder()) {
@@ -59,9 +59,9 @@ class PreferCudnn {
   Order order_;
 };
 
-// Short sequences and biases are faster with flash attention and similar
-// kernels. cuDNN creates a plan per shape, which pays off for recurring shapes:
-// in training.
+// Flash attention and similar kernels are faster for short sequences and
+// biases. cuDNN creates a plan per shape, which pays off if shapes recur, as in
+// training.
 bool is_for_cudnn(const at::Tensor& queries_BHTD, const AttentionMask& mask) {
   constexpr int64_t kMinTokens = 512;
   return !queries_BHTD.is_cpu() && queries_BHTD.requires_grad() &&
@@ -130,7 +130,7 @@ AttentionMask make_mask(
         at::ones({T, S}, flags).triu(shape.num_past + 1).view({1, 1, T, S});
     hidden = hidden.defined() ? hidden.logical_or(future) : future;
   }
-  // For a token that attends to nothing, the fused operator returns zeros;
+  // For a token that attends to nothing, the fused operator returns zeros.
   // `attend`'s separate steps would return NaN for minus infinity, so use
   // float16's lowest finite number.
   const double closed =
@@ -176,8 +176,8 @@ at::Tensor attend(
     return attend_packed(queries_BHTD, keys_BHSD, values_BHSD, mask, options);
   }
   const int64_t group = queries_BHTD.size(1) / keys_BHSD.size(1);
-  // Kernels for GPUs can share key heads among query heads, but not together
-  // with a bias.
+  // Fused kernels on GPUs can share key heads among query heads, but not
+  // together with a bias.
   const bool is_grouped = group > 1 && !queries_BHTD.is_cpu() &&
                           !mask.bias.defined() && options.weights == nullptr;
   if (group > 1 && !is_grouped) {

@@ -16,7 +16,8 @@
 
 namespace accelerate::models {
 
-/// Which tokens may attend to which. All to all if no member is set.
+/// Which tokens may attend to which. If no member is set, all may attend to
+/// all.
 struct AttentionMask {
   /// B x 1 x (1 or T) x S: 0, or minus infinity if masked. Undefined if nothing
   /// is masked.
@@ -33,7 +34,8 @@ struct MaskShape {
   /// Cached tokens before the first query.
   int64_t num_past = 0;
   bool is_causal = false;
-  /// Never set `AttentionMask::is_causal`: the caller needs the bias itself.
+  /// Whether to return a bias even for a causal mask, instead of setting
+  /// `AttentionMask::is_causal`.
   bool as_bias = false;
 };
 
@@ -44,16 +46,17 @@ AttentionMask make_mask(
     const MaskShape& shape,
     const at::TensorOptions& options);
 
-/// Keys and values of earlier tokens, per layer. Without gradients.
+/// Keys and values of earlier tokens, per layer. They have no gradients.
 class KeyValueCache {
  public:
   /// `capacity` is the maximum number of tokens.
   KeyValueCache(int64_t num_layers, int64_t capacity);
-  /// Appends those of new tokens (B x H x T x D) and returns all of the
-  /// layer's.
+  /// Appends the keys and values of new tokens (B x H x T x D). Returns all
+  /// keys and values of the layer.
   std::pair<at::Tensor, at::Tensor>
   append(int64_t layer, const at::Tensor& keys, const at::Tensor& values);
-  /// Tokens cached by layer 0; between two calls all layers have the same.
+  /// The number of tokens cached by layer 0. Between two calls of the model,
+  /// all layers have the same number.
   int64_t length() const { return lengths_.front(); }
 
  private:
@@ -66,13 +69,14 @@ class KeyValueCache {
 struct AttentionOptions {
   double scale = 1.0;
   double dropout = 0.0;
-  /// If set, receives the weights (B x H x T x S) after softmax, and attention
-  /// is computed step by step. Packed sequences are padded in it.
+  /// If set, receives the attention weights (B x H x T x S) after softmax.
+  /// Attention is then computed step by step. For packed sequences the weights
+  /// are padded.
   at::Tensor* weights = nullptr;
 };
 
-/// The context, B x T x C. Keys and values may have fewer heads than queries:
-/// each serves a group of consecutive query heads.
+/// Returns the context, B x T x C. Keys and values may have fewer heads than
+/// queries: each serves a group of consecutive query heads.
 at::Tensor attend(
     const at::Tensor& queries_BHTD,
     at::Tensor keys_BHSD,

@@ -11,7 +11,7 @@
 namespace accelerate::models {
 namespace {
 
-// The part of the output common to all models.
+// Fills the outputs that all models have.
 ModelOutput answer(BackboneOutput&& output) {
   ModelOutput result;
   result.hidden_states = std::move(output.hidden_states);
@@ -200,8 +200,8 @@ BackboneOutput Backbone::encode(
          .as_bias = options.output_attentions},
         hidden.x.options());
   }
-  // A block returns attention weights and cache entries as side effects, which
-  // recomputation would repeat.
+  // A block also returns attention weights and writes cache entries.
+  // Recomputation would repeat these side effects.
   const bool recomputes = recomputes_activations() && is_training() &&
                           cache == nullptr && !options.output_attentions;
   pass.reads_ahead = !recomputes;
@@ -388,7 +388,8 @@ at::Tensor CausalModel::next_logits(
     const ModelInputs& inputs,
     KeyValueCache* cache) {
   const auto output = backbone_->encode(inputs, {}, cache);
-  // Only for the last token: a prompt's other logits would be discarded.
+  // Predict only for the last token, because the other logits of a prompt would
+  // be discarded.
   return predict(output.hidden_BTC.narrow(1, -1, 1))
       .select(1, 0)
       .narrow(-1, 0, backbone_->limits().vocab_size);

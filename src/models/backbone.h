@@ -19,9 +19,9 @@ namespace accelerate::models {
 /// The inputs that all blocks of one forward pass share. Copies share tensors.
 struct Pass {
   AttentionMask mask;
-  /// If set, keys and values of earlier calls.
+  /// If set, the keys and values of earlier tokens.
   KeyValueCache* cache = nullptr;
-  /// Tokens before the first one of this pass.
+  /// The number of tokens before the first token of this pass.
   int64_t num_past = 0;
   /// Rotary tables, if the architecture has them: (B or 1) x 1 x T x D, or (B
   /// or 1) x T x D / 2 in float32 if our own kernels rotate.
@@ -32,25 +32,25 @@ struct Pass {
   bool reads_ahead = true;
 };
 
-/// What blocks pass on, both B x T x C.
+/// What a block passes to the next one. Both tensors are B x T x C.
 struct Hidden {
   /// The residual stream.
   at::Tensor x;
-  /// The input of the next block: the norm of `x`, or `x` again for a second
-  /// consumer. Computed together with `x`, in one pass over it. Undefined if
-  /// the next block computes it from `x`.
+  /// The input of the next block: the norm of `x`, or the values of `x` again
+  /// (`NormedTwice`). Computed together with `x`, in one pass over it.
+  /// Undefined if the next block computes it from `x`.
   at::Tensor read;
 };
 
 /// One of the equal layers of a model.
 class Block : public torch::nn::Module {
  public:
-  /// `weights`, if set, receives the attention.
+  /// `weights`, if set, receives the attention weights.
   virtual Hidden
   forward(const Hidden& hidden, const Pass& pass, at::Tensor* weights) = 0;
 };
 
-/// Passes each block the norm after it: the first norm of the next block, or
+/// Tells each block which norm follows it: the first norm of the next block, or
 /// `last` after the last block.
 template <class SomeBlock, class Norm>
 void lead_to_next(
@@ -64,9 +64,9 @@ void lead_to_next(
 
 struct BackboneOutput {
   at::Tensor hidden_BTC;
-  /// Set for packed sequences; B is then 1 except in pooled outputs.
+  /// Set for packed sequences. B is then 1, except in pooled outputs.
   std::shared_ptr<const PackedRows> packed;
-  /// Undefined if the architecture does not pool.
+  /// The pooled output; undefined if the architecture does not pool.
   at::Tensor pooled_BC;
   std::vector<at::Tensor> hidden_states;
   std::vector<at::Tensor> attentions;
@@ -80,7 +80,7 @@ struct BackboneOutput {
 /// Limits that a backbone checks before it runs.
 struct BackboneLimits {
   int64_t vocab_size = 0;
-  /// Empty if the number of tokens is not limited.
+  /// The maximum number of tokens; empty if it is not limited.
   std::optional<int64_t> max_tokens = {};
   bool is_causal = false;
 };
@@ -96,20 +96,20 @@ class Backbone : public PretrainedModel {
       const ModelInputs& inputs,
       const ForwardOptions& options,
       KeyValueCache* cache = nullptr);
-  /// V x C, shared with language model heads.
+  /// The word embeddings, V x C, which language model heads share.
   virtual const at::Tensor& word_embeddings() const = 0;
   int64_t num_blocks() const { return static_cast<int64_t>(blocks_.size()); }
   const BackboneLimits& limits() const { return limits_; }
 
  protected:
   void add_block(const std::string& path, std::shared_ptr<Block> block);
-  /// B x T or 1 x T: the positions of this pass's tokens in their sequences,
-  /// from 0.
+  /// The positions of this pass's tokens in their sequences, from 0: B x T or 1
+  /// x T.
   static at::Tensor positions(const ModelInputs& inputs, const Pass& pass);
 
  private:
   virtual at::Tensor embed(const ModelInputs& inputs, Pass& pass) = 0;
-  /// Called after the last block.
+  /// Computes the output from the result of the last block.
   virtual at::Tensor finish(const Hidden& hidden) { return hidden.x; }
   virtual at::Tensor pool(const BackboneOutput& /*output*/) { return {}; }
   ModelOutput run(const ModelInputs& inputs, const ForwardOptions& options)
@@ -131,7 +131,7 @@ class SequenceClassifier : public PretrainedModel {
       std::shared_ptr<Backbone> backbone);
 
  private:
-  /// B x L.
+  /// Returns the logits, B x L.
   virtual at::Tensor classify(
       const BackboneOutput& output,
       const ModelInputs& inputs) = 0;
@@ -162,7 +162,7 @@ class LastTokenClassifier final : public SequenceClassifier {
 /// with the embeddings (or separate weights) and a bias.
 class MaskedLanguageModel final : public PretrainedModel {
  public:
-  /// Registration paths of its parts.
+  /// Paths under which the submodules are registered.
   struct Paths {
     const char* backbone;
     const char* dense;
@@ -194,12 +194,12 @@ class MaskedLanguageModel final : public PretrainedModel {
   std::shared_ptr<Bias> bias_;
   std::shared_ptr<Linear> dense_;
   std::shared_ptr<LayerNorm> norm_;
-  /// Null if the weights are the embeddings.
+  /// A separate product; null if the word embeddings are used.
   std::shared_ptr<Linear> decoder_;
 };
 
-/// Predicts the next token with `lm_head`, without bias; its weight may be the
-/// embeddings.
+/// Predicts the next token with `lm_head`, without bias. Its weight may be the
+/// word embeddings.
 class CausalModel final : public CausalLanguageModel {
  public:
   CausalModel(
@@ -221,7 +221,7 @@ class CausalModel final : public CausalLanguageModel {
   }
 
   std::shared_ptr<Backbone> backbone_;
-  /// Null if the weight is the embeddings.
+  /// A separate head; null if the word embeddings are used.
   std::shared_ptr<Linear> head_;
 };
 

@@ -204,7 +204,7 @@ at::Tensor BertModel::embed(const ModelInputs& inputs, Pass& pass) {
   const auto types = inputs.token_type_ids.defined()
                          ? (*types_)(inputs.token_type_ids)
                          : types_->weight.select(0, 0);
-  // Added once for all texts.
+  // Computed once for the whole batch if neither depends on the sequence.
   const auto shared_BTC = types + (*positions_)(padded_positions(inputs, pass));
   const auto sum_BTC = (*words_)(inputs.input_ids) + shared_BTC;
   return apply_dropout((*norm_)(sum_BTC), dropout_, is_training());

@@ -9,7 +9,7 @@
 
 namespace accelerate::models {
 
-/// Transformers' names and defaults.
+/// The settings of BERT, with transformers' names and defaults.
 struct BertConfig {
   explicit BertConfig(const ModelConfig& config, int64_t default_padding = 0);
 

@@ -138,7 +138,7 @@ class Generation {
     }
   }
 
-  /// For the smallest possible input.
+  /// Logits that are not used, computed for the smallest possible input.
   at::Tensor unused_logits() {
     return model_.next_logits(
         {.input_ids = at::zeros({1, 1}, ids_BT_.options())}, nullptr);

@@ -70,8 +70,8 @@ class Gpt2Block final : public Block {
       : config_(config), layer_(layer) {
     const int64_t C = config.n_embd;
     const double epsilon = config.layer_norm_epsilon;
-    // Each block adds two branches to the residual; this keeps the variance of
-    // the sum constant with depth.
+    // Each block adds two branches to the residual. This factor keeps the
+    // variance of the sum constant with depth.
     const double residual =
         1.0 / std::sqrt(2.0 * static_cast<double>(config.n_layer));
     norm1_ = make_at<LayerNorm>(*this, "ln_1", C, epsilon);
@@ -83,7 +83,8 @@ class Gpt2Block final : public Block {
   }
 
   const std::shared_ptr<LayerNorm>& first_norm() const { return norm1_; }
-  /// The norm after this block: the next block's, or the last one.
+  /// Sets the norm after this block: the next block's first norm, or the last
+  /// norm.
   void lead_to(std::shared_ptr<LayerNorm> norm) {
     next_norm_ = std::move(norm);
   }
@@ -125,7 +126,7 @@ class Gpt2Block final : public Block {
   Gpt2Config config_;
   int64_t layer_;
   std::shared_ptr<LayerNorm> norm1_, norm2_;
-  /// Not a submodule.
+  /// Not registered as a submodule, because another module owns it.
   std::shared_ptr<LayerNorm> next_norm_;
   std::shared_ptr<Conv1D> qkv_, out_, up_, down_;
 };

@@ -235,8 +235,8 @@ at::Tensor project_to_vocabulary(
     const at::Tensor& weight_VC,
     const at::Tensor& bias_V) {
   constexpr int64_t kMultiple = 64;
-  // The copy of the weights pays off with more rows than one token for each of
-  // many sequences.
+  // Padding copies the weights, which pays off only with more rows than one
+  // token for each of many sequences.
   constexpr int64_t kMinRows = 256;
   const int64_t V = weight_VC.size(0);
   const int64_t num_missing = (kMultiple - V % kMultiple) % kMultiple;

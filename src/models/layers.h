@@ -26,12 +26,12 @@ namespace accelerate::models {
 /// Tensors to initialise because no file contained them.
 using FreshTensors = std::unordered_set<const c10::TensorImpl*>;
 
-/// A module that owns parameters, whose values are undefined until they are
+/// A module that owns parameters. Their values are undefined until they are
 /// loaded or initialised.
 class Layer : public torch::nn::Module {
  public:
-  /// Initialises those of its parameters that are `fresh`, as transformers
-  /// does. `stddev` is the configuration's `initializer_range`.
+  /// Initialises its parameters that are in `fresh`, as transformers does.
+  /// `stddev` is the configuration's `initializer_range`.
   virtual void draw(double stddev, const FreshTensors& fresh) = 0;
 };
 
@@ -40,9 +40,9 @@ class Linear final : public Layer {
  public:
   Linear(int64_t num_inputs, int64_t num_outputs, bool with_bias = true);
   at::Tensor operator()(const at::Tensor& x) const;
-  /// Without the bias.
+  /// The product without the bias.
   at::Tensor product(const at::Tensor& x) const;
-  /// O x I.
+  /// The weight as O x I.
   const at::Tensor& matrix() const { return weight; }
   void draw(double stddev, const FreshTensors& fresh) override;
 
@@ -57,9 +57,9 @@ class Conv1D final : public Layer {
   /// `stddev_scale` multiplies the standard deviation of initial weights.
   Conv1D(int64_t num_inputs, int64_t num_outputs, double stddev_scale = 1.0);
   at::Tensor operator()(const at::Tensor& x_BTI) const;
-  /// Without the bias.
+  /// The product without the bias.
   at::Tensor product(const at::Tensor& x_BTI) const;
-  /// O x I.
+  /// The weight as O x I.
   at::Tensor matrix() const { return weight.t(); }
   void draw(double stddev, const FreshTensors& fresh) override;
 
@@ -115,7 +115,8 @@ class RmsNorm final : public Layer {
   double epsilon_;
 };
 
-/// A parameter outside of layers: the bias of a head. Initialised to zero.
+/// A parameter that is not part of a layer: the bias of a head. Initialised to
+/// zero.
 class Bias final : public Layer {
  public:
   explicit Bias(int64_t num_channels, std::string name = "bias");
@@ -140,9 +141,10 @@ make_at(torch::nn::Module& root, std::string_view path, Args&&... args) {
 }
 
 using Activation = at::Tensor (*)(const at::Tensor&);
-/// Empty if the function is not a gelu.
+/// The kind of gelu; empty if the function is not a gelu.
 std::optional<kernels::Gelu> gelu_of(Activation activation);
-/// By transformers' name under `key`; throws `ConfigError` listing the names.
+/// The activation that the configuration names under `key`. Throws
+/// `ConfigError` with all valid names for another one.
 Activation read_activation(
     const ModelConfig& config,
     const char* key,
@@ -155,9 +157,9 @@ void check_heads(
     int64_t num_heads);
 
 /// x W^T + b for W of V x C, where V is the size of the vocabulary. The result
-/// may have padding columns after the first V: GPUs multiply bf16 and fp16
-/// several times faster if V is a multiple of 64, which is not the case for
-/// most tokenizers. `bias` may be undefined.
+/// may have padding columns after the first V. They exist because GPUs multiply
+/// bf16 and fp16 several times faster if V is a multiple of 64, which it is for
+/// few tokenizers. `bias` may be undefined.
 at::Tensor project_to_vocabulary(
     const at::Tensor& x_BTC,
     const at::Tensor& weight_VC,
@@ -167,13 +169,13 @@ at::Tensor project_to_vocabulary(
 at::Tensor
 apply_dropout(const at::Tensor& x, double probability, bool is_training);
 
-/// Whether our own kernels compute what is between products: on a GPU, if no
+/// Whether our own kernels run the operators between products: on a GPU, if no
 /// cast is needed between `x` and the weights.
 bool is_fused(const at::Tensor& x, const at::Tensor& weight);
 
-/// Applies three layers, with or without biases, to one input: in one product
-/// if kernels are ours, because a GPU computes a wide one in less time than
-/// three.
+/// Applies three layers, with or without biases, to one input. On a GPU that
+/// runs our kernels this is a single product, because one wide product takes
+/// less time than three.
 std::array<at::Tensor, 3> apply_together(
     const at::Tensor& x,
     const Linear& first,
@@ -193,7 +195,7 @@ gated(Activation activation, const at::Tensor& gate, const at::Tensor& up);
 /// A value to be added to a residual.
 struct Branch {
   at::Tensor x;
-  /// Not yet included in `x` if our own kernel adds it.
+  /// The bias, if our own kernel adds it later. Otherwise `x` includes it.
   at::Tensor bias;
   bool is_fused = false;
 };
@@ -227,14 +229,14 @@ Branch branch_of(
 at::Tensor
 add(const at::Tensor& residual, const Branch& branch, double dropout);
 
-/// As above, followed by its norm.
+/// residual + dropout(branch), and its norm.
 kernels::SumAndNorm add_and_norm(
     const at::Tensor& residual,
     const Branch& branch,
     double dropout,
     const LayerNorm& norm);
 
-/// Only the norm, for two consumers.
+/// The norm of residual + dropout(branch), for two consumers.
 kernels::NormedTwice add_and_norm_twice(
     const at::Tensor& residual,
     const Branch& branch,

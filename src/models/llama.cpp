@@ -58,7 +58,7 @@ struct LlamaConfig {
 };
 
 // Llama 3.1 and later: long wavelengths are stretched by `factor`, short ones
-// are kept, those in between are interpolated.
+// are kept, and those in between are interpolated.
 at::Tensor stretch_llama3(
     const at::Tensor& frequencies,
     const ModelConfig& rope,
@@ -85,7 +85,7 @@ at::Tensor rotary_frequencies(const ModelConfig& config, int64_t head_dim) {
       config.has("rope_scaling") ? "rope_scaling" : "rope_parameters");
   const double theta =
       rope.number("rope_theta", config.number("rope_theta", 10000.0));
-  // With an explicit device, so that it is allocated even inside
+  // The explicit device makes torch allocate the tensor even inside
   // `EmptyWeights`.
   const auto exponents =
       at::arange(0, head_dim, 2, at::device(at::kCPU).dtype(at::kFloat)) /
@@ -146,7 +146,8 @@ class LlamaBlock final : public Block {
   }
 
   const std::shared_ptr<RmsNorm>& first_norm() const { return norm1_; }
-  /// The norm after this block: the next block's, or the last one.
+  /// Sets the norm after this block: the next block's first norm, or the last
+  /// norm.
   void lead_to(std::shared_ptr<RmsNorm> norm) { next_norm_ = std::move(norm); }
 
   Hidden forward(const Hidden& hidden, const Pass& pass, at::Tensor* weights)
@@ -184,7 +185,7 @@ class LlamaBlock final : public Block {
   int64_t layer_;
   std::shared_ptr<Linear> query_, key_, value_, out_, gate_, up_, down_;
   std::shared_ptr<RmsNorm> norm1_, norm2_;
-  /// Not a submodule.
+  /// Not registered as a submodule, because another module owns it.
   std::shared_ptr<RmsNorm> next_norm_;
 };
 
@@ -212,8 +213,8 @@ class LlamaModel final : public Backbone {
  private:
   at::Tensor embed(const ModelInputs& inputs, Pass& pass) override {
     const auto x_BTC = (*words_)(inputs.input_ids);
-    // Not a buffer: moving the model to bfloat16 must not round the
-    // frequencies.
+    // The frequencies are not a buffer, because moving the model to bfloat16
+    // must not round them.
     frequencies_ = frequencies_.to(x_BTC.device());
     const auto positions_BT = positions(inputs, pass).to(at::kFloat);
     const auto half = positions_BT.unsqueeze(-1) * frequencies_;

@@ -31,7 +31,7 @@ void check_range(const at::Tensor& labels, int64_t num_classes) {
   }
 }
 
-// One class per row of logits.
+// Checks and returns the labels: one class per row of logits.
 at::Tensor classes_of(
     const at::Tensor& labels,
     const at::Tensor& logits,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The losses that transformers selects by the kind of labels.
 //
-// On the CPU, labels out of range are rejected. On a GPU, which is not waited
-// for, the operator's own assertion aborts the program.
+// On the CPU, labels out of range are rejected. On a GPU, checking would wait
+// for the device, so the operator's own assertion aborts the program.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -14,7 +14,7 @@ struct ModelConfig::Impl {
   nlohmann::json values;
   std::string source;
 
-  // A null value if the key is missing.
+  // The value under `key`; null if the key is missing.
   const nlohmann::json& at(const char* key) const {
     static const nlohmann::json null;
     const auto found = values.find(key);

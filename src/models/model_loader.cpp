@@ -51,7 +51,7 @@ const DtypeRow* try_row_of(safetensors::Dtype dtype) {
   return nullptr;
 }
 
-/// The file that contains it.
+/// The file that contains the tensor.
 const safetensors::File& file_of(
     const safetensors::Checkpoint& files,
     const std::string& name) {
@@ -74,7 +74,7 @@ safetensors::Checkpoint open_files(const std::filesystem::path& folder) {
   return safetensors::Checkpoint(folder);
 }
 
-// As transformers: renames LayerNorm parameters of files from before 2019.
+// Renames LayerNorm parameters of files from before 2019, as transformers does.
 std::string modern_name(std::string name) {
   for (const auto& [old_end, new_end] :
        {std::pair("LayerNorm.gamma", "LayerNorm.weight"),
@@ -87,7 +87,7 @@ std::string modern_name(std::string name) {
   return name;
 }
 
-// The first names, and the number of others.
+// Shows the first names, and the number of others.
 std::string shown(const std::vector<std::string>& names) {
   constexpr size_t kMax = 6;
   std::string text;
@@ -186,7 +186,8 @@ void ModelLoader::set_dtype(const safetensors::Checkpoint* files) const {
   }
   model.config_.set("dtype", dtype_name(dtype));
   if (dtype != at::kFloat) {
-    // The parameters have not been written yet, so no values are lost.
+    // Replacing the parameters loses no values, because none have been written
+    // yet.
     for (auto& parameter : model.parameters()) {
       parameter.set_data(
           at::empty(parameter.sizes(), parameter.options().dtype(dtype)));
@@ -279,8 +280,8 @@ FreshTensors ModelLoader::copy(
           safetensors::dtype_name(tensor.dtype),
           ", expected floating point. Quantized weights are not supported"));
     }
-    // The mapping is read-only, which from_blob cannot express. It stays alive
-    // for parameters without memory (`EmptyWeights`).
+    // The mapping is read-only, which from_blob cannot express. For parameters
+    // without memory (`EmptyWeights`), it stays alive.
     auto* bytes = const_cast<std::byte*>(tensor.data.data());
     parameter.detach().copy_(at::from_blob(
         bytes,
@@ -338,7 +339,8 @@ void ModelLoader::read_generation_config(
   std::ifstream file(path, std::ios::binary);
   if (file) {
     model.generation_config_.assign(std::istreambuf_iterator<char>(file), {});
-    // Rejects an invalid file here rather than in the first call of `generate`.
+    // Parse it here to reject an invalid file before the first call of
+    // `generate`.
     ModelConfig::parse(model.generation_config_, path.string());
   }
 }
@@ -347,11 +349,11 @@ void PretrainedModel::save_pretrained(
     const std::filesystem::path& folder,
     const SavePretrainedOptions& options) const {
   const SharedReads reads("save_pretrained", parameters());
-  // Keeps the bytes alive.
+  // Keeps the bytes of the tensors alive.
   std::vector<std::pair<std::string, at::Tensor>> values;
   reads.run([&] {
     for (const auto& item : named_parameters()) {
-      // A gathered value is temporary, so copy it.
+      // A gathered value is temporary, so it must be copied.
       auto value = item.value().detach().to(
           at::kCPU, /*non_blocking=*/false, /*copy=*/reads.are_spread());
       if (reads.is_main()) {

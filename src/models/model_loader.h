@@ -14,7 +14,7 @@
 
 namespace accelerate::models {
 
-/// "float32", "bfloat16", "float16"; empty for other names.
+/// The dtype named "float32", "bfloat16" or "float16"; empty for other names.
 std::optional<at::ScalarType> try_parse_dtype(const std::string& name);
 /// Throws `UsageError` for dtypes that weights cannot have.
 std::string dtype_name(at::ScalarType dtype);
@@ -39,12 +39,12 @@ struct ModelLoader {
 
   Parameters parameters() const;
   void set_dtype(const safetensors::Checkpoint* files) const;
-  /// Parameter -> tensor in the files; fills `unexpected`.
+  /// Maps parameters to tensors in the files, by name. Fills `unexpected`.
   std::map<std::string, std::string> match(
       const safetensors::Checkpoint& files,
       const Parameters& parameters) const;
-  /// Copies values; returns what must be initialised and fills the rest of the
-  /// report.
+  /// Copies values. Returns the parameters to initialise, and fills the rest of
+  /// the report.
   FreshTensors copy(
       const safetensors::Checkpoint& files,
       const Parameters& parameters,

@@ -63,7 +63,7 @@ void check_padded(const ModelInputs& padded) {
       tensor_fields(const_cast<ModelInputs&>(padded)));
 }
 
-/// `given`, or what is needed; throws if that is more.
+/// Returns `given`, or `needed` if `given` is 0. Throws if `needed` is larger.
 int64_t size_of(const char* name, int64_t given, int64_t needed) {
   if (given != 0 && needed > given) {
     throw UsageError(str_cat(
@@ -78,7 +78,7 @@ int64_t size_of(const char* name, int64_t given, int64_t needed) {
   return given != 0 ? given : needed;
 }
 
-/// Rows of ones followed by zeros.
+/// The mask with rows of ones followed by zeros.
 at::Tensor mask_of(const at::Tensor& lengths, int64_t width) {
   return at::arange(width).lt(lengths.unsqueeze(1)).to(at::kLong);
 }
@@ -104,7 +104,8 @@ ModelInputs pack(const ModelInputs& padded, const PackOptions& options) {
       size_of("num_tokens", options.num_tokens, num_real);
   const int64_t max_length = size_of(
       "max_length", options.max_length, lengths_B.max().item<int64_t>());
-  // Sequences of maximum length, and one with the rest, fill up the row.
+  // The row is filled up with sequences of maximum length, and one with the
+  // rest.
   const int64_t num_missing = num_tokens - num_real;
   const int64_t num_fillers = (num_missing + max_length - 1) / max_length;
   const int64_t num_sequences =

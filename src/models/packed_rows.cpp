@@ -21,7 +21,8 @@ PackedRows::PackedRows(at::Tensor mask_SL, int64_t num_tokens)
 at::Tensor PackedRows::rows_at(
     const at::Tensor& x_1TC,
     const at::Tensor& indices) const {
-  // Empty sequences start after the last token, so clamp their index.
+  // Empty sequences at the end start after the last token, so clamp the
+  // indices.
   return x_1TC.select(0, 0).index_select(
       0, indices.clamp(0, num_tokens_ - 1).flatten());
 }

@@ -26,13 +26,13 @@ class PackedRows {
   /// S + 1 int32 values: the start of each sequence, and the end of the last.
   const at::Tensor& starts() const { return starts_; }
 
-  /// S x C from 1 x T x C: the first or last token of each sequence. For an
-  /// empty sequence, that of another one.
+  /// The first or last token of each sequence: S x C from 1 x T x C. The rows
+  /// of empty sequences contain another token.
   at::Tensor first(const at::Tensor& x_1TC) const;
   at::Tensor last(const at::Tensor& x_1TC) const;
-  /// Pads 1 x H x T x D to S x H x L x D; padding contains some other tokens.
+  /// Pads 1 x H x T x D to S x H x L x D. Padding has values of other tokens.
   at::Tensor pad(const at::Tensor& x_1HTD) const;
-  /// S x L x C to 1 x T x C.
+  /// Removes the padding: S x L x C to 1 x T x C.
   at::Tensor unpad(const at::Tensor& x_SLC) const;
 
  private:
@@ -41,7 +41,7 @@ class PackedRows {
   at::Tensor mask_SL_;
   int64_t num_tokens_;
   at::Tensor starts_;
-  /// T: the sequence index of each token.
+  /// The sequence index of each token: T elements.
   at::Tensor sequences_T_;
   at::Tensor positions_1T_;
 };

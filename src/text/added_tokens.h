@@ -17,10 +17,10 @@ struct AddedToken {
   int32_t id = 0;
   /// Only matches if no letter, digit or underscore is adjacent.
   bool single_word = false;
-  /// Includes the spaces before (after) it.
+  /// Also matches the spaces before (after) the token.
   bool lstrip = false;
   bool rstrip = false;
-  /// Matches the normalised text; the token itself is normalised, too.
+  /// Matches in normalised text; the token itself is normalised, too.
   bool normalized = true;
   bool special = false;
   /// The string to match, which is also what the id decodes to: the content, or
@@ -73,8 +73,8 @@ class AddedTokens {
   const AddedToken* find_content(std::string_view content) const;
 
   bool has(bool normalized) const { return !finder(normalized).is_empty(); }
-  /// The first match at or after `from` of a token with this value of
-  /// `normalized`. `taken` is the end of the previous match.
+  /// Finds the first match at or after `taken`, the end of the previous match.
+  /// Considers the tokens with this value of `normalized`.
   std::optional<AddedTokenMatch>
   find(std::string_view text, bool normalized, size_t taken) const;
 

@@ -15,7 +15,7 @@ namespace accelerate::text {
 namespace {
 
 constexpr size_t kRun = 16;
-// Below this, starting a thread takes longer than it saves.
+// With fewer elements, starting a thread takes longer than it saves.
 constexpr size_t kMinElementsPerThread = 32;
 
 size_t count_threads(size_t size, int asked) {

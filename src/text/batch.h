@@ -37,8 +37,8 @@ class BatchRange {
 
 /// Calls `work` on up to `num_threads` threads (0: as many as worthwhile),
 /// including the caller's, each with a share of `size` elements. An error in an
-/// element stops the batch; the error of the first element that failed is
-/// thrown, with its index in the message.
+/// element stops the batch. Throws the error of the first element that failed,
+/// with its index in the message.
 void run_batch(
     size_t size,
     int num_threads,

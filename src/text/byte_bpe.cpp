@@ -17,7 +17,7 @@ using Candidate = BpeScratch::Candidate;
 constexpr size_t kCacheSlots = size_t{1} << 15;
 constexpr size_t kMaxCachedWord = 128;
 
-// Eight bytes at a time, because words are short and hashed often.
+// Hashes eight bytes at a time, because words are short and hashed often.
 uint64_t fast_hash(std::string_view word) {
   uint64_t hash = word.size() * 0x9E3779B97F4A7C15;
   const char* at = word.data();
@@ -37,7 +37,7 @@ uint64_t fast_hash(std::string_view word) {
   return hash;
 }
 
-// The smallest rank first, then the leftmost position.
+// The merge with the smallest rank comes first, then the leftmost one.
 bool is_later(const Candidate& a, const Candidate& b) {
   return a.rank != b.rank ? a.rank > b.rank : a.at > b.at;
 }
@@ -195,9 +195,9 @@ std::span<const Piece> ByteBpe::tokenize(
   return scratch.pieces;
 }
 
-// One symbol per byte. Its size is that of the byte's printable character in
-// UTF-8, as in the Rust library. This shows in the offsets if bytes are missing
-// in the vocabulary and skipped.
+// Starts with one symbol per byte. Its size is that of the byte's printable
+// character in UTF-8, as in the Rust library. The offsets show this if bytes
+// are not in the vocabulary and therefore skipped.
 void ByteBpe::start_symbols(std::string_view word, BpeScratch& scratch) const {
   scratch.symbols.clear();
   bool is_after_unknown = false;
@@ -281,7 +281,7 @@ void ByteBpe::merge_symbols(BpeScratch& scratch) const {
 }
 
 void ByteBpe::collect_pieces(std::string_view word, BpeScratch& scratch) const {
-  // For each byte of the printable form, the byte of the word it belongs to.
+  // Maps each byte of the printable form to the byte of the word it belongs to.
   std::vector<uint32_t>& byte_of = scratch.byte_of;
   byte_of.clear();
   for (size_t i = 0; i < word.size(); ++i) {

@@ -21,7 +21,7 @@ void replace_all(
   }
 }
 
-// In the order of the Rust library.
+// The replacements in the order of the Rust library.
 constexpr std::pair<std::string_view, std::string_view> kCleanups[] = {
     {" .", "."},
     {" ?", "?"},

@@ -14,7 +14,7 @@ struct Decoder {
     kByteLevel,
   };
   Kind kind = Kind::kJoin;
-  /// WordPiece's prefix of tokens that continue a word.
+  /// WordPiece's prefix for tokens that continue a word.
   std::string prefix = "##";
   /// Removes the spaces that WordPiece leaves before punctuation.
   bool cleanup = true;

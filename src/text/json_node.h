@@ -84,7 +84,7 @@ class JsonNode {
     return has(key) ? at(key).boolean() : fallback;
   }
 
-  /// Rejects keys that nobody reads, because they might change the meaning.
+  /// Rejects keys that no reader uses, because they might change the meaning.
   void allow_keys(std::initializer_list<std::string_view> keys) const {
     expect(value_->is_object(), "an object");
     for (const auto& [key, value] : value_->items()) {

@@ -125,8 +125,8 @@ Normalizer::Normalizer(std::vector<NormalizerStep> steps)
   }
 }
 
-// True in the usual case of an ASCII segment that no step shortens: bytes then
-// keep their positions.
+// Handles the usual case, in which the segment is ASCII and no step shortens
+// it: bytes then keep their positions. Returns false in other cases.
 bool Normalizer::apply_to_ascii(
     const Segment& segment,
     NormalizerScratch& scratch) const {

@@ -12,7 +12,7 @@ namespace {
 
 using Pattern = PreTokenizer::Pattern;
 
-// Offsets are 32-bit numbers.
+// The limit exists because offsets are 32-bit numbers.
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
 
 // Validates the text and numbers the code points of its bytes unless all of
@@ -43,7 +43,7 @@ Segment whole_text(
   return {text, sources.data(), 0};
 }
 
-// `segment` after a space that is attributed to its first code point.
+// Puts a space before `segment`, which belongs to its first code point.
 Segment with_prefix_space(const Segment& segment, SegmentBuffer& buffer) {
   buffer.clear();
   buffer.text.reserve(segment.text.size() + 1);

@@ -33,7 +33,7 @@ class Pipeline {
 
   const TokenizerComponents& components() const { return components_; }
 
-  /// Overwrites `result`. Throws `InvalidUtf8Error`.
+  /// Splits `text` into tokens. Overwrites `result`. Throws `InvalidUtf8Error`.
   void tokenize(std::string_view text, Scratch& scratch, TokenSequence& result)
       const;
   std::string normalize(std::string_view text, Scratch& scratch) const;
@@ -44,7 +44,9 @@ class Pipeline {
   /// Calls `word(segment, begin, end)` for each word of `segment`.
   template <class Word>
   void split(const Segment& segment, Scratch& scratch, Word&& word) const;
-  /// Calls `added(place, segment)` or `plain(segment)` for each section.
+  /// Splits `segment` at added tokens with this value of `normalized`. Calls
+  /// `added(token, section)` for each of them and `plain(section)` for the
+  /// rest.
   template <class Added, class Plain>
   void extract(
       const Segment& segment,

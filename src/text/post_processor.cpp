@@ -158,8 +158,8 @@ bool is_second_before_first(const std::vector<TemplateSlot>& slots) {
   return false;
 }
 
-// Every overflow of the first text with every part of the other, then the first
-// text itself with the overflows of the other.
+// Combines each overflow of `outer` with every part of `inner`, then the kept
+// part of `outer` with each overflow of `inner`.
 void assemble_overflow(
     const Assembler& assembler,
     const std::vector<Assembler::Section>& outer,

@@ -29,7 +29,8 @@ struct Blanks {
 struct TokenSequence {
   std::vector<Token> tokens;
   /// Blanks of added tokens, by the index of the token, in ascending order.
-  /// Those of the model's tokens depend only on the id.
+  /// Blanks of the model's tokens depend only on the id
+  /// (`PostProcessor::blanks`).
   std::vector<std::pair<size_t, Blanks>> added_blanks;
 
   void clear() {
@@ -49,11 +50,11 @@ struct TemplateSlot {
   int32_t overflow_type_id = 0;
 };
 
-/// How a tokenizer.json arranges texts.
+/// The templates and settings that arrange texts with special tokens.
 struct PostProcessor {
   std::vector<TemplateSlot> single;
   std::vector<TemplateSlot> pair;
-  /// Used without special tokens.
+  /// The templates that are used without special tokens.
   std::vector<TemplateSlot> plain_single;
   std::vector<TemplateSlot> plain_pair;
   /// One entry per part that removes spaces from offsets: whether the first
@@ -68,7 +69,8 @@ struct PostProcessor {
   }
 };
 
-/// [first] and [first, second] without special tokens, types 0 and 1.
+/// The post-processor without special tokens: [first] and [first, second] with
+/// types 0 and 1.
 PostProcessor make_plain_post_processor();
 
 /// Truncates, arranges and marks tokens. `second` is null without a pair.
@@ -80,7 +82,7 @@ Encoding post_process(
     const Truncation& truncation,
     bool add_special_tokens);
 
-/// Pads encodings as requested.
+/// Pads encodings to one length if `padding` requests it.
 void pad(std::span<Encoding> encodings, const Padding& padding);
 
 } // namespace accelerate::text

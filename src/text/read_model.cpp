@@ -7,8 +7,8 @@
 namespace accelerate::text {
 namespace {
 
-// Creates parts only for messages, because there are hundreds of thousands of
-// entries.
+// Reads entries directly, and creates nodes only for messages, because there
+// are hundreds of thousands of entries.
 void read_vocabulary(const JsonNode& node, Vocabulary& vocabulary) {
   if (!node.value().is_object()) {
     node.refuse("is not an object that maps tokens to ids");
@@ -48,7 +48,7 @@ WordPieceModel read_word_piece(const JsonNode& node, Vocabulary& vocabulary) {
 
 using TokenPair = std::pair<std::string, std::string>;
 
-// "a b" in older files, ["a", "b"] in newer ones.
+// A merge is "a b" in older files, ["a", "b"] in newer ones.
 std::optional<TokenPair> read_merge(const nlohmann::json& value) {
   if (value.is_array()) {
     const bool is_pair =

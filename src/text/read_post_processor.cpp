@@ -128,7 +128,8 @@ void read_roberta(const JsonNode& node, PostProcessor& processor) {
   }
 }
 
-// Whether `node` arranges texts, which only one part may do.
+// Reads one part. Returns whether it arranges texts, which only one part may
+// do.
 bool read_one(const JsonNode& node, PostProcessor& processor) {
   const std::string& type = node.type();
   if (type == "ByteLevel") {

@@ -16,7 +16,7 @@ bool is_space(CharClasses c) {
   return c.has(CharClass::kSpace);
 }
 
-// [^\s\p{L}\p{N}]; the classes are disjoint.
+// Matches [^\s\p{L}\p{N}]; the classes are disjoint.
 bool is_symbol(CharClasses c) {
   constexpr auto kOthers = static_cast<uint16_t>(CharClass::kSpace) |
                            static_cast<uint16_t>(CharClass::kLetter) |
@@ -55,7 +55,8 @@ size_t end_of_contraction(std::string_view text, size_t at, bool ignore_case) {
   return is_pair ? at + 3 : at;
 }
 
-// \s+(?!\S)|\s+ : a sequence of spaces leaves its last one to the next word.
+// Matches \s+(?!\S)|\s+ : a sequence of spaces leaves its last one to the next
+// word.
 size_t end_of_spaces(std::string_view text, size_t at, size_t end) {
   if (end == text.size()) {
     return end;

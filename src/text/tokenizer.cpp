@@ -15,13 +15,13 @@ namespace accelerate {
 
 using text::Scratch;
 
-/// The steps and a pool of memory for them.
+/// The steps of the tokenizer, and a pool of memory for them.
 class Tokenizer::Impl {
  public:
   explicit Impl(text::TokenizerComponents components)
       : pipeline(std::move(components)) {}
 
-  /// A `Scratch` from the pool, which the destructor returns.
+  /// Takes a `Scratch` from the pool; the destructor returns it.
   class Lease {
    public:
     explicit Lease(const Impl& impl) : impl_(impl), scratch_(impl.take()) {}

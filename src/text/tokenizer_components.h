@@ -38,7 +38,8 @@ struct ByteBpeModel {
   MergeMap merges;
 };
 
-/// Everything a file contains. A plain value; `Tokenizer::Impl` runs it.
+/// The content of a tokenizer's files. A plain value; `Tokenizer::Impl` runs
+/// it.
 struct TokenizerComponents {
   Vocabulary vocabulary;
   std::variant<WordPieceModel, ByteBpeModel> model;
@@ -60,7 +61,7 @@ TokenizerComponents read_tokenizer_json(
 /// Settings of `tokenizer_config.json` that change how `vocab.txt` is used.
 struct BertSettings {
   bool lowercase = true;
-  /// Default: as `lowercase`.
+  /// Defaults to the value of `lowercase`.
   std::optional<bool> strip_accents = {};
   bool space_chinese = true;
 };
@@ -83,7 +84,8 @@ void add_tokens(
     std::vector<AddedToken> tokens,
     const std::string& name);
 
-/// Fills `blanks` if the post-processor trims. Call it after `add_tokens`.
+/// Fills the `blanks` of the post-processor if it trims. Call it after
+/// `add_tokens`.
 void count_blanks(TokenizerComponents& components);
 
 /// Spaces (also in their printable form) at the ends of a token.

@@ -15,15 +15,16 @@ struct TokenRange {
   size_t end = 0;
 };
 
-/// For each of two texts the kept part, followed by what overflows, in order.
+/// For each of two texts, the kept part, followed by the overflowing parts in
+/// order.
 struct TruncatedRanges {
   std::vector<TokenRange> first;
   std::vector<TokenRange> second;
 };
 
-/// `capacity` is how many tokens of the texts may be kept. Throws `UsageError`
-/// if `truncation` cannot be satisfied. Without a pair, `second_size` is
-/// ignored.
+/// Truncates two texts, so that together they keep at most `capacity` tokens.
+/// Throws `UsageError` if `truncation` cannot be satisfied. Without a pair,
+/// `second_size` is ignored.
 TruncatedRanges truncate(
     const Truncation& truncation,
     size_t capacity,

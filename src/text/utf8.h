@@ -10,11 +10,11 @@
 
 namespace accelerate::text {
 
-/// Throws `InvalidUtf8Error` with `where` in its message; returns whether the
-/// text is ASCII.
+/// Returns whether the text is ASCII. Throws `InvalidUtf8Error` with `where` in
+/// its message.
 ACCELERATE_INTERNAL bool check_utf8(std::string_view text, const char* where);
 
-/// `bytes` with U+FFFD for each longest prefix of an invalid character.
+/// `bytes` with each invalid sequence replaced by U+FFFD.
 ACCELERATE_INTERNAL std::string replace_invalid_utf8(std::string_view bytes);
 
 inline bool is_ascii(char byte) {

@@ -11,7 +11,8 @@
 
 namespace accelerate::text {
 
-/// Higher ids are rejected: no model has as many, and a table stays small.
+/// Higher ids are rejected. No model has as many tokens, and the limit bounds
+/// the size of the table.
 constexpr int32_t kMaxTokenId = (1 << 22) - 1;
 
 class Vocabulary {
@@ -27,10 +28,10 @@ class Vocabulary {
     is_present_[static_cast<size_t>(id)] = true;
   }
 
-  /// `StringMap::kNone` if there is none.
+  /// The id of a token; `StringMap::kNone` if it is not in the vocabulary.
   int32_t id(std::string_view token) const { return ids_.find(token); }
 
-  /// Null if there is none.
+  /// The token with this id; null if there is none.
   const std::string* token(int32_t id) const {
     return id >= 0 && id < id_end() && is_present_[static_cast<size_t>(id)]
                ? &tokens_[static_cast<size_t>(id)]
@@ -48,7 +49,7 @@ class Vocabulary {
   std::vector<bool> is_present_;
 };
 
-/// A token inside a word: its bytes `begin` to `end`.
+/// A token inside a word, and its range of bytes.
 struct Piece {
   int32_t id;
   uint32_t begin;

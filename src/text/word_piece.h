@@ -17,9 +17,9 @@ struct WordPieceScratch {
   std::vector<Piece> pieces;
 };
 
-/// The longest token that starts a word, then the longest that continues it,
-/// and so on; one unknown token for a word that cannot be covered or is too
-/// long.
+/// Splits a word into the longest token that starts it, then the longest that
+/// continues it, and so on. A word that cannot be split or is too long becomes
+/// one unknown token.
 class WordPiece {
  public:
   struct Settings {
@@ -37,8 +37,8 @@ class WordPiece {
       WordPieceScratch& scratch) const;
 
  private:
-  /// Stores the hashes of the prefixes of `word` from `begin` on, each one byte
-  /// longer.
+  /// Stores the hashes of the prefixes of `word.substr(begin)`, each one byte
+  /// longer than the previous one.
   void hash_ends(
       std::string_view word,
       uint32_t begin,

@@ -16,13 +16,13 @@ enum class IterableSharding {
   /// Every rank reads all elements and keeps its own. All ranks see the same
   /// end without communication, and saved state fits any number of ranks.
   kElement,
-  /// The source's own `shard(int64_t index, int64_t count)`, called before
-  /// `reset` in every epoch, gives each worker of each rank its part; several
+  /// Calls the source's own `shard(int64_t index, int64_t count)` before
+  /// `reset` in every epoch, to give each worker of each rank its part. Several
   /// workers read copies of the source. Each element is read once. Because
   /// parts may differ in length, ranks exchange 8 bytes per batch about whether
-  /// they have more. With `even_batches`, all continue until the last part
-  /// ends; a rank that has run out repeats its first batch, none of whose
-  /// samples count as real. With `drop_last`, all stop when one has no full
+  /// they have more. With `even_batches`, all ranks continue until the last
+  /// part ends. A rank that has run out repeats its first batch, none of whose
+  /// samples are real. With `drop_last`, all ranks stop when one has no full
   /// batch left. With neither, ranks do not communicate and stop independently:
   /// use this for loops without collectives.
   kSource,
@@ -39,7 +39,7 @@ struct ACCELERATE_API DataLoaderOptions {
   /// start again from the beginning to fill up. Otherwise some ranks get fewer
   /// or shorter batches.
   bool even_batches = true;
-  /// By default drawn from torch's default generator on rank 0.
+  /// The default is drawn from torch's default generator on rank 0.
   std::optional<uint64_t> seed = {};
   /// Split batches of `batch_size` into one part per rank.
   bool split_batches = false;

@@ -168,9 +168,10 @@ struct ACCELERATE_API Rounds {
   /// The number of batches of this rank in an epoch of `num_units`.
   int64_t num_batches(int64_t num_units) const;
   int64_t first(int64_t index) const;
-  /// One past the last unit of a batch; above `num_units` if it is filled up.
+  /// The end of the units of batch `index`: one more than the last. Above
+  /// `num_units` if the batch is filled up.
   int64_t last(int64_t index, int64_t num_units) const;
-  /// The unit at `position`; starts again from the beginning past the end.
+  /// The unit at `position`. Positions past the end start again at unit 0.
   int64_t unit(int64_t position, int64_t num_units) const;
 };
 
@@ -193,7 +194,7 @@ class ACCELERATE_API BatchShard {
  public:
   struct Batch {
     std::vector<int64_t> indices;
-    /// The first `num_real` indices are not repeats.
+    /// How many indices are real; they come first. The others are repeats.
     int64_t num_real = 0;
   };
 

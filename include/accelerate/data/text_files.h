@@ -63,9 +63,9 @@ ACCELERATE_API TextDataset read_csv(
 
 /// One JSON object per line; empty lines are skipped. A string becomes its
 /// content, a number or `true` stays as written, an array or object becomes its
-/// JSON without spaces, and `null` is left out. The last of duplicate keys
-/// counts. Throws `SystemError` if a file cannot be read, and `DataError` with
-/// file and line if a line is not a JSON object in UTF-8.
+/// JSON without spaces, and `null` is left out. If a key is duplicated, its
+/// last value is used. Throws `SystemError` if a file cannot be read, and
+/// `DataError` with file and line if a line is not a JSON object in UTF-8.
 ACCELERATE_API TextDataset
 read_json_lines(const std::vector<std::filesystem::path>& files);
 

@@ -72,8 +72,8 @@ class ACCELERATE_API TokenFileDataset {
   std::shared_ptr<const Impl> impl_;
 };
 
-/// Writes such a file atomically. Throws `UsageError` if an id does not fit the
-/// width, `SystemError` if the file cannot be written.
+/// Writes a file of token ids atomically. Throws `UsageError` if an id does not
+/// fit the width, `SystemError` if the file cannot be written.
 ACCELERATE_API void write_token_file(
     const std::filesystem::path& file,
     std::span<const int64_t> ids,

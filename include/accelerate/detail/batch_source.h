@@ -28,11 +28,11 @@ using Any = std::shared_ptr<void>;
 class ACCELERATE_API ElementStream {
  public:
   virtual ~ElementStream();
-  /// Null at the end.
+  /// Returns the next element; null at the end.
   virtual Any next() = 0;
 };
 
-/// What the random generator of a sample is seeded from, besides its index.
+/// The values besides the index of a sample that seed its random generator.
 struct SampleSeed {
   uint64_t seed = 0;
   int64_t epoch = 0;
@@ -46,7 +46,7 @@ class ACCELERATE_API ReadingScope {
   ReadingScope(const ReadingScope&) = delete;
   ReadingScope& operator=(const ReadingScope&) = delete;
 
-  /// From now on, `sample_generator` returns the generator of this sample.
+  /// Makes `sample_generator` return the generator of this sample.
   void begin(int64_t index);
   /// The generator of the current sample, seeded on first use.
   at::Generator& generator();
@@ -93,7 +93,7 @@ class ACCELERATE_API BatchSource {
 [[noreturn]] ACCELERATE_API void throw_not_shared();
 ACCELERATE_API at::Tensor clone_tensor(const at::Tensor& tensor);
 
-/// The part that does not depend on where batches come from.
+/// The part of a `BatchSource` that depends only on the type of its batches.
 template <class Batch>
 class TypedSource : public BatchSource {
  public:

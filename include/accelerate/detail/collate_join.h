@@ -46,7 +46,7 @@ class ACCELERATE_API LeafJoiner {
   /// The name of the mask to add; empty without padding.
   std::string mask_name() const;
 
-  /// Entered for each struct or map, which has its own mask.
+  /// Created for each struct or map, because each has its own mask.
   class MaskScope {
    public:
     explicit MaskScope(LeafJoiner& leaves)

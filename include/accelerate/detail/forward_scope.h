@@ -46,11 +46,11 @@ class ACCELERATE_API ForwardScope {
     }
     return static_cast<Argument&&>(argument);
   }
-  /// May replace the tensors.
+  /// Ends the forward pass. May replace the output tensors.
   void finish(std::span<at::Tensor* const> outputs);
 
  private:
-  /// Null if no cast is needed.
+  /// Returns the converted tensor; null if no conversion is needed.
   at::Tensor* cast_input(const at::Tensor& input);
 
   ModelContext& context_;
@@ -60,7 +60,7 @@ class ACCELERATE_API ForwardScope {
   bool is_finished_ = false;
   /// The activity that the forward pass interrupts; see `RankRecord`.
   uint8_t phase_before_;
-  /// For profilers.
+  /// Marks the forward pass for profilers.
   std::unique_ptr<at::RecordFunction> recorded_;
 };
 

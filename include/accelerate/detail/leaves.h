@@ -53,7 +53,8 @@ Leaves take_apart(const T& value) {
       tree::structure(value),
       std::move(taker.are_numbers)};
 }
-/// Replaces the tensors of a tree by as many as `take_apart` returned.
+/// Replaces the tensors of a tree by `tensors` (as many as `take_apart`
+/// returned).
 template <class T>
 void put_in(T& value, const std::vector<at::Tensor>& tensors) {
   struct Putter final : tree::Visitor {

@@ -36,14 +36,15 @@ struct StepScalars {
   bool empty() const { return !found_inf.defined() && learning_rates.empty(); }
 };
 
-/// Base of optimizers that can read them.
+/// The base of optimizers that can read `StepScalars`.
 class ACCELERATE_API TakesStepScalars {
  public:
-  /// Depends on the current options.
+  /// Whether the optimizer supports `give_scalars` with its current options.
   virtual bool takes_scalars() const = 0;
-  /// Whether it writes `StepScalars::copies`; depends on the current options.
+  /// Whether the optimizer writes `StepScalars::copies` with its current
+  /// options.
   virtual bool takes_copies() const { return false; }
-  /// Only for the next step.
+  /// Passes the scalars of the next step, and of no later one.
   virtual void give_scalars(StepScalars scalars) = 0;
 
  protected:

@@ -20,8 +20,8 @@
 
 namespace accelerate::tree {
 
-/// Collects small values, and tensors, whose data is not copied before `write`.
-/// The bytes can only be read on a machine with the same byte order.
+/// Collects values and tensors. The data of tensors is not copied before
+/// `write`. The bytes can only be read on a machine with the same byte order.
 class ACCELERATE_API ByteWriter {
  public:
   void bytes(const void* data, size_t size);
@@ -196,7 +196,7 @@ void read(T& value, ByteReader& in) {
 }
 
 ACCELERATE_API std::string finish(const ByteWriter& writer);
-/// A reader of its own copy of `bytes`.
+/// Returns a reader that owns a copy of `bytes`.
 ACCELERATE_API ByteReader open_copy(const std::string& bytes);
 
 template <Portable T>

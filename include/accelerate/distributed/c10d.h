@@ -25,18 +25,18 @@ ACCELERATE_API c10::intrusive_ptr<c10d::ProcessGroup> to_c10d(
 
 /// The arguments for creating a backend.
 struct ACCELERATE_API BackendArguments {
-  /// The store in which its ranks exchange addresses; used by this backend
-  /// only.
+  /// The store in which the ranks of this backend exchange addresses. Nothing
+  /// else uses it.
   c10::intrusive_ptr<c10d::Store> store = {};
   int rank = 0;
   int world_size = 1;
   std::chrono::milliseconds timeout{0};
-  /// The network interface that sockets bind to, or if it is empty an address
-  /// of this machine.
+  /// The network interface that sockets bind to. If it is empty, they bind to
+  /// `address`, an address of this machine.
   std::string interface = {};
   std::string address = {};
-  /// The backend of the parent group, which knows its sockets; null for the
-  /// first group.
+  /// The backend of the parent group, whose sockets the new one reuses; null
+  /// for the first group.
   c10::intrusive_ptr<c10d::Backend> parent = {};
 };
 
@@ -44,17 +44,17 @@ struct ACCELERATE_API BackendArguments {
 struct ACCELERATE_API BackendEntry {
   /// As returned by `c10d::Backend::getBackendName()`.
   std::string name = {};
-  /// The device types it supports, its native one first. If several backends
-  /// support a device type, the first row whose native type it is wins. A
+  /// The supported device types, the native one first. If several backends
+  /// support a device type, the first row with that native type is used. A
   /// backend without CPU tensors is combined with one that has them.
   std::vector<c10::DeviceType> devices = {};
-  /// Whether this build and this machine can create it.
+  /// Whether this build and this machine can create the backend.
   std::function<bool()> available = {};
-  /// Creates it. Never returns null; throws if it fails.
+  /// Creates the backend. Never returns null; throws if it fails.
   std::function<c10::intrusive_ptr<c10d::Backend>(const BackendArguments&)>
       make = {};
-  /// Whether its `_reduce_scatter_base` costs as much as an all-reduce, so that
-  /// exchanging and summing on each rank is cheaper.
+  /// Whether `_reduce_scatter_base` of this backend costs as much as an
+  /// all-reduce, so that exchanging and summing on each rank is cheaper.
   bool sums_after_exchange = false;
 };
 

@@ -2,11 +2,11 @@
 // Collectives on trees of tensors, checked before they run.
 //
 // Ranks first exchange a few bytes that describe their values; small CPU values
-// travel in the same exchange. If the values do not match, every rank throws a
-// `MismatchError` that names the deviating rank, instead of returning wrong
+// are sent in the same exchange. If the values do not match, every rank throws
+// a `MismatchError` that names the deviating rank, instead of returning wrong
 // data on one rank and hanging on another.
 //
-// A number counts as a tensor without dimensions, a vector of numbers as a
+// A number is sent as a tensor without dimensions, a vector of numbers as a
 // one-dimensional tensor; a value with neither tensors nor numbers does not
 // compile. Integers are summed as int64; if the result does not fit their type,
 // `UsageError` is thrown.

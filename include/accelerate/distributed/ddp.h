@@ -10,7 +10,7 @@ namespace accelerate {
 
 /// How gradients are compressed for communication.
 enum class Compression {
-  /// Not compressed.
+  /// Gradients are sent uncompressed.
   kNone,
   /// Rounded to 16 bits, which halves the traffic. Each gradient is divided by
   /// the number of ranks before it is sent.

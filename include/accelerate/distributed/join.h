@@ -56,8 +56,8 @@ class ACCELERATE_API JoinGuard {
   JoinGuard(const JoinGuard&) = delete;
   JoinGuard& operator=(const JoinGuard&) = delete;
 
-  /// Makes the destructor match and throw nothing, as after an exception. For
-  /// callers whose errors are not C++ exceptions.
+  /// Makes the destructor neither match collectives nor throw, as after an
+  /// exception. Callers whose errors are not C++ exceptions need this.
   void abandon() { is_abandoned_ = true; }
 
  private:

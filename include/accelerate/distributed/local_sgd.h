@@ -42,7 +42,7 @@ class ACCELERATE_API LocalSGD {
             model.engine(),
             model->parameters(),
             local_sgd_steps) {}
-  /// As above, from the components of a prepared model.
+  /// Takes the components of a prepared model instead of the model.
   LocalSGD(
       const ProcessGroup& group,
       ParallelEngine& engine,
@@ -54,8 +54,8 @@ class ACCELERATE_API LocalSGD {
 
   /// Call it after every step of the optimizer.
   void step();
-  /// Makes the destructor average nothing, as after an exception. For callers
-  /// whose errors are not C++ exceptions.
+  /// Makes the destructor average nothing, as after an exception. Callers whose
+  /// errors are not C++ exceptions need this.
   void abandon() { is_abandoned_ = true; }
 
  private:

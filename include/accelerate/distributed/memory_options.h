@@ -16,9 +16,10 @@ enum class MemoryUse { kParameters, kGradients };
 /// registered memory. They must allocate on the model's device, and outlive
 /// everything that was created with them.
 struct ACCELERATE_API MemoryOptions {
-  /// For flat parameters, in engines that lay out parameters themselves.
+  /// The allocator of flat parameters, in engines that lay out parameters
+  /// themselves.
   c10::Allocator* parameters = nullptr;
-  /// For gradient buckets, which are also sent.
+  /// The allocator of gradient buckets, which are also sent.
   c10::Allocator* gradients = nullptr;
 };
 

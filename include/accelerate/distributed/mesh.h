@@ -23,7 +23,7 @@ namespace accelerate {
 ///     mesh.group(MeshDimension::kReplicate).all_reduce(mine, ReduceOp::kSum);
 class ACCELERATE_API Mesh {
  public:
-  /// One rank.
+  /// A mesh of one rank.
   Mesh();
   /// Collective: every rank of `group` passes the same sizes. Throws what
   /// `MeshShape` throws, and on every rank `MismatchError` if the sizes differ.
@@ -32,7 +32,7 @@ class ACCELERATE_API Mesh {
   Mesh(ProcessGroup group, const MeshSizes& sizes);
 
   const MeshShape& shape() const { return shape_; }
-  /// All ranks.
+  /// The group of all ranks.
   const ProcessGroup& group() const { return group_; }
   /// The ranks that differ from this one in these dimensions alone, in the
   /// order of their coordinates. A dimension of size 1 has a group of one.

@@ -33,9 +33,9 @@ constexpr MeshDimension operator&(MeshDimension one, MeshDimension other) {
       static_cast<unsigned>(one) & static_cast<unsigned>(other));
 }
 
-/// How many ranks there are along each dimension. `replicate` and `shard` may
-/// be 0, which stands for the ranks that the other sizes leave. If both are 0,
-/// `replicate` gets them.
+/// The number of ranks along each dimension. `replicate` and `shard` may be 0:
+/// this means all ranks that the other sizes leave. If both are 0, `replicate`
+/// gets these ranks.
 struct ACCELERATE_API MeshSizes {
   int pipeline = 1;
   int replicate = 0;
@@ -62,19 +62,19 @@ ACCELERATE_API std::string to_text(const MeshSizes& sizes);
 ///     mesh.coordinate(6, MeshDimension::kData);   // 6
 class ACCELERATE_API MeshShape {
  public:
-  /// One rank.
+  /// A mesh of one rank.
   MeshShape() : MeshShape(MeshSizes(), 1) {}
   /// Throws `ConfigError` if a size is below 1, except for the zeros of
   /// `MeshSizes`, or if the product of the sizes is not `num_ranks`.
   MeshShape(const MeshSizes& sizes, int num_ranks);
 
-  /// Without zeros.
+  /// The sizes that were passed; each 0 is replaced by the resulting size.
   MeshSizes sizes() const;
   /// The number of ranks that differ in these dimensions alone.
   int size(MeshDimension dimensions) const;
   int num_ranks() const;
-  /// The position of `rank` among these, from 0. Joined dimensions count as
-  /// one, the last one fastest.
+  /// The position of `rank` in these dimensions, from 0. Joined dimensions
+  /// count as one; the last of them varies fastest.
   int coordinate(int rank, MeshDimension dimensions) const;
   /// The ranks that differ from `rank` in these dimensions alone, and `rank`
   /// itself, in ascending order. This is the order of their coordinates.

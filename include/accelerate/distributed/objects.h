@@ -31,7 +31,7 @@ std::vector<T> gather_objects(
   }
   return all;
 }
-/// For numbers, strings, containers and structs of them.
+/// Gathers numbers, strings, containers and structs of them. Collective.
 template <tree::PlainObject T>
 std::vector<T> gather_objects(
     const ProcessGroup& group,

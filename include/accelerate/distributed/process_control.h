@@ -25,7 +25,7 @@ class ACCELERATE_API ProcessControl {
   bool is_main_process() const { return topology_.is_main(); }
   bool is_local_main_process() const { return topology_.is_local_main(); }
   bool is_last_process() const { return topology_.is_last(); }
-  /// In the form that `splitting.h` and loaders take.
+  /// The rank and the number of ranks, as `splitting.h` and loaders take them.
   ShardOptions shard() const { return {process_index(), num_processes()}; }
 
   /// Prints the values on one line, once per machine.
@@ -61,7 +61,7 @@ class ACCELERATE_API ProcessControl {
     int num_exceptions_;
   };
   [[nodiscard]] FirstGuard main_process_first() const;
-  /// As above, for the first process of each machine.
+  /// Like `main_process_first`, for the first process of each machine.
   [[nodiscard]] FirstGuard local_main_process_first() const;
 
   template <class F>

@@ -107,9 +107,9 @@ class ACCELERATE_API ProcessGroup {
   bool ranks_are_threads() const;
 
   void barrier() const;
-  /// In place; every rank receives `root`'s values.
+  /// Works in place: every rank receives `root`'s values.
   void broadcast(at::Tensor tensor, int root) const;
-  /// In place; every rank receives the reduction, bit-identical on all.
+  /// Works in place: every rank receives the reduction, bit-identical on all.
   void all_reduce(at::Tensor tensor, ReduceOp op) const;
   /// The tensors of all ranks along a new first dimension, in rank order.
   at::Tensor all_gather(const at::Tensor& tensor) const;
@@ -184,11 +184,11 @@ class ACCELERATE_API ProcessGroup {
   /// exceptions above, naming `operation`.
   void guard(const char* operation, const std::function<void()>& work) const;
 
-  /// From now on, raw collectives of this group first compare operation, dtype
-  /// and shape across ranks and throw `MismatchError` on every rank if they
-  /// differ. For debugging, because each collective then needs one more
-  /// exchange. All ranks must call this between the same two collectives.
-  /// Messages between two ranks are not checked.
+  /// Makes raw collectives of this group first compare operation, dtype and
+  /// shape across ranks and throw `MismatchError` on every rank if they differ.
+  /// For debugging, because each collective then needs one more exchange. All
+  /// ranks must call this between the same two collectives. Messages between
+  /// two ranks are not checked.
   void check_collectives();
 
   /// Leaves the group and its subgroups; later collectives throw `UsageError`.

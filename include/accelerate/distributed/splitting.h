@@ -17,7 +17,7 @@ namespace accelerate {
 
 namespace detail {
 
-/// The indices of the part.
+/// The indices of one rank's part.
 ACCELERATE_API std::vector<int64_t>
 split_indices(int64_t size, ShardOptions shard, bool apply_padding);
 

@@ -75,9 +75,9 @@ ACCELERATE_API ShardPlan split_into_shards(
     std::uint64_t max_shard_bytes);
 
 struct SaveOptions {
-  /// Per file; `parse_size` converts strings such as "10GB".
+  /// The limit of one file; `parse_size` converts strings such as "10GB".
   std::uint64_t max_shard_bytes = 10'000'000'000;
-  /// As in `WriteOptions`, for every file.
+  /// The metadata of every file, as in `WriteOptions`.
   Metadata metadata = {{"format", "pt"}};
   bool sync = true;
 };

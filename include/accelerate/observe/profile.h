@@ -28,7 +28,7 @@ struct ACCELERATE_API ProfileSchedule {
 };
 
 struct ACCELERATE_API ProfileOptions {
-  /// If not set, everything up to the end is recorded.
+  /// The steps to record. If not set, everything up to the end is recorded.
   std::optional<ProfileSchedule> schedule = {};
   /// Also record accelerators; default: if the run trains on one.
   std::optional<bool> devices = {};
@@ -51,7 +51,7 @@ struct ACCELERATE_API ProfiledOperator {
   /// Host time, excluding and including the operators that it calls.
   double self_ms = 0;
   double total_ms = 0;
-  /// For operators on an accelerator: the time on the device.
+  /// The time on the device, for operators on an accelerator.
   double device_ms = 0;
 };
 
@@ -74,7 +74,7 @@ class ACCELERATE_API Profile {
   /// Operators of the latest complete cycle, or after `stop` of everything
   /// recorded; sorted by device time, then by self time, in descending order.
   std::vector<ProfiledOperator> operators() const;
-  /// The first `num_rows` of them, as a table.
+  /// The first `num_rows` of `operators()`, as a table.
   std::string table(size_t num_rows = 10) const;
   /// The traces written so far.
   const std::vector<std::filesystem::path>& traces() const;

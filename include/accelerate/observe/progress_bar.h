@@ -38,8 +38,8 @@ struct ACCELERATE_API ProgressBarOptions {
 /// the time left. Redrawn at most ten times a second and once at the end. A bar
 /// created while another exists is drawn below it and disappears with its
 /// object; the last one stays on the screen. Lines of `Logger` and
-/// `Accelerator::print` appear above the bars. Control characters in texts are
-/// shown as `\x1b`. Each bar is used by one thread.
+/// `Accelerator::print` appear above the bars. Control characters in strings
+/// are shown as `\x1b`. Each bar is used by one thread.
 ///
 ///     accelerate::ProgressBar progress_bar(num_training_steps);
 ///     ...

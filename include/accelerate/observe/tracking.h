@@ -59,9 +59,10 @@ class ACCELERATE_API TrackedValue {
   /// `Trackers` and `ProgressBar`.
   void check(const char* where, const std::string& name) const;
   const Value& get() const { return value_; }
-  /// Booleans are 1 and 0; empty for a string.
+  /// The value as a number: booleans are 1 and 0. Empty for a string.
   std::optional<double> number() const;
-  /// For display: numbers have all digits that are needed to restore them.
+  /// The value for display. Numbers have all digits that are needed to restore
+  /// them.
   std::string text() const;
 
  private:
@@ -147,7 +148,7 @@ class ACCELERATE_API TrackerChoice {
   TrackerChoice(std::shared_ptr<T> tracker) : tracker_(std::move(tracker)) {}
 
   const std::string& name() const { return name_; }
-  /// Null if it was given by name.
+  /// The object; null if the tracker was chosen by name.
   const std::shared_ptr<Tracker>& tracker() const { return tracker_; }
 
  private:
@@ -155,7 +156,7 @@ class ACCELERATE_API TrackerChoice {
   std::shared_ptr<Tracker> tracker_;
 };
 
-/// For the tracker "mlflow".
+/// Options of the tracker "mlflow".
 struct ACCELERATE_API MlflowOptions {
   /// The server, `http://host:5000`; default: MLFLOW_TRACKING_URI.
   std::string tracking_uri = {};
@@ -191,10 +192,10 @@ class ACCELERATE_API Trackers {
  public:
   /// No trackers: everything logged is discarded.
   Trackers();
-  /// Starts them. Throws `UsageError` if a name is unknown, two trackers have
-  /// the same name, the project is not a plain folder name, or other unfinished
-  /// trackers of this process write the same files in the same folder, which
-  /// would mix the lines of two runs.
+  /// Starts the trackers of `options`. Throws `UsageError` if a name is
+  /// unknown, two trackers have the same name, the project is not a plain
+  /// folder name, or other unfinished trackers of this process write the same
+  /// files in the same folder, which would mix the lines of two runs.
   Trackers(
       const std::string& project,
       TrackingOptions options,
@@ -221,7 +222,7 @@ class ACCELERATE_API Trackers {
       const std::string& name,
       std::span<const double> values,
       std::optional<int64_t> step = {});
-  /// At the latest step.
+  /// Marks an event at the latest step.
   void mark(const std::string& event);
   /// The tracker with this name. Without trackers, as on processes other than
   /// the main one, a tracker that does nothing. Throws `UsageError` if the name
@@ -236,8 +237,8 @@ class ACCELERATE_API Trackers {
     std::map<std::string, std::string> trackers = {};
   };
   State state() const;
-  /// Resumes from there. A tracker that did not exist at saving starts from the
-  /// beginning.
+  /// Resumes from `state`. A tracker that did not exist at saving starts from
+  /// the beginning.
   void load_state(const State& state);
 
  private:

@@ -60,7 +60,7 @@ class ACCELERATE_API StateRegistry {
   /// optional ones last.
   std::vector<std::pair<std::string, std::shared_ptr<Stateful>>> objects()
       const;
-  /// Empty if the object is not registered.
+  /// The name of an object; empty if it is not registered.
   std::string name_of(const Stateful& object) const;
   /// The scope of a living object; `kCommon` if there is none of that name.
   StateScope scope_of(const std::string& name) const;
@@ -71,7 +71,8 @@ class ACCELERATE_API StateRegistry {
   /// anything, naming all objects whose part is missing and all parts without
   /// an object.
   void load_state_dict(const StateDict& state);
-  /// As above, from parts by name. Objects named in `kept` are not changed.
+  /// Like `load_state_dict`, with one state per object name. Objects named in
+  /// `kept` are not changed.
   void load_states(
       const std::map<std::string, StateDict>& states,
       const std::set<std::string>& kept = {});
@@ -79,7 +80,7 @@ class ACCELERATE_API StateRegistry {
   void check_states(
       const std::map<std::string, StateDict>& states,
       const std::set<std::string>& kept = {}) const;
-  /// The rest of `load_states`, for parts that `check_states` has accepted.
+  /// Loads states that `check_states` has accepted.
   void put_states(
       const std::map<std::string, StateDict>& states,
       const std::set<std::string>& kept = {});

@@ -45,9 +45,9 @@ namespace tree {
 class ACCELERATE_API Numbers {
  public:
   virtual ~Numbers() = default;
-  /// On the CPU, with zero or one dimension. Integers become int64, so that
-  /// sums of small types do not overflow. Throws `UsageError` if an unsigned
-  /// value does not fit.
+  /// The values on the CPU, with zero or one dimension. Integers become int64,
+  /// so that sums of small types do not overflow. Throws `UsageError` if an
+  /// unsigned value does not fit.
   virtual at::Tensor tensor() const = 0;
   /// Throws `UsageError` if a value does not fit its type, or the number of
   /// values differs from that of a fixed-size type.
@@ -125,8 +125,8 @@ inline constexpr at::ScalarType carrier_dtype =
     : std::is_integral_v<T>     ? at::kLong
     : std::is_same_v<T, double> ? at::kDouble
                                 : at::kFloat;
-/// `count` numbers of that type as a new tensor, and back; -1 means a single
-/// number without a dimension.
+/// Convert `count` numbers of type `dtype` to a new tensor, and back. A `count`
+/// of -1 means a single number without a dimension.
 ACCELERATE_API at::Tensor
 from_numbers(const void* data, int64_t count, at::ScalarType dtype);
 ACCELERATE_API void
@@ -364,8 +364,8 @@ T unflatten(T value, const std::vector<at::Tensor>& tensors) {
   return value;
 }
 
-/// Describes containers, sizes and string keys as text:
-/// `tuple2(N,map1(a1(T)))`. If the texts are equal, one rank's tensors fit
+/// Describes containers, sizes and string keys as a string:
+/// `tuple2(N,map1(a1(T)))`. If two strings are equal, one rank's tensors fit
 /// another rank's tree.
 class ACCELERATE_API StructureWriter final : public Visitor {
  public:

@@ -52,14 +52,15 @@ class ACCELERATE_API GradScaler : public Stateful {
   /// small for the divided values.
   void unscale(const void* owner, const std::vector<at::Tensor>& parameters);
   void unscale_(torch::optim::Optimizer& optimizer);
-  /// As above, for gradients that are not the `grad()` of a parameter.
+  /// Like `unscale`, for gradients that are not the `grad()` of a parameter.
   void unscale_gradients(
       const void* owner,
       const std::vector<at::Tensor>& gradients);
   /// Whether a gradient of `owner` was not finite, on any rank.
   bool found_inf(const void* owner) const;
-  /// As above, but as a tensor of one float, 0 or 1, that the device may still
-  /// be computing; undefined if nothing of `owner` was unscaled.
+  /// The result of `found_inf` as a tensor of one float, 0 or 1, that the
+  /// device may still be computing; undefined if nothing of `owner` was
+  /// unscaled.
   at::Tensor overflow_of(const void* owner) const;
 
   /// Whether gradients of `owner` were unscaled since the last `update`.
@@ -79,7 +80,7 @@ class ACCELERATE_API GradScaler : public Stateful {
   void update();
 
   double current_scale() const;
-  /// The state after the change that `update` would make now. The names are
+  /// The state that `update` would leave if it were called now. The names are
   /// PyTorch's.
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
@@ -92,7 +93,7 @@ class ACCELERATE_API GradScaler : public Stateful {
   Agreement agree_;
   at::Tensor scale_;
   at::Tensor growth_tracker_;
-  /// Per owner whose gradients were unscaled: 1 if one was not finite.
+  /// For each owner whose gradients were unscaled: 1 if one was not finite.
   std::map<const void*, at::Tensor> unscaled_;
 };
 

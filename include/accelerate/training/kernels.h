@@ -22,7 +22,7 @@
 
 namespace accelerate::kernels {
 
-/// Whether such a device runs our own kernels.
+/// Whether a device of this kind runs the library's own kernels.
 ACCELERATE_API bool has_kernels(c10::Device device);
 
 /// The mean over rows of the cross-entropy between the first `num_classes`

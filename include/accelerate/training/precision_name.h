@@ -15,7 +15,7 @@ enum class Precision { kNo, kBf16, kFp16 };
 
 struct PrecisionName {
   Precision precision;
-  /// As written in flags, files and variables.
+  /// The name as written in flags, files and variables.
   std::string_view name;
   bool runs_on_cpu;
 };
@@ -24,7 +24,7 @@ struct PrecisionName {
 ACCELERATE_API std::span<const PrecisionName> precision_names();
 
 ACCELERATE_API const PrecisionName& find_precision(Precision precision);
-/// Null if the string is not one of the names.
+/// The row with this name; null if there is none.
 ACCELERATE_API const PrecisionName* find_precision(std::string_view name);
 
 /// The precision with this name. Throws `ConfigError` with the legal names for

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every other module may use: checked arguments, nested values, warnings."""
+"""Helpers for all other modules: checked arguments, nested values, warnings."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the types of arguments and configuration values: files, fields and variables all contain
+"""Checks the types of arguments and configuration values. Files, fields and variables all contain
 strings, flags and numbers."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from accelerate.utils.environment import str_to_bool
 
 
 class Kind(NamedTuple):
-    """The type of a key: `take` converts a value to it, or returns None if that is not possible."""
+    """The type of a key. `take` converts a value to it, or returns None if that is not possible."""
 
     expected: str
     take: Callable[[Any], Any]
@@ -50,7 +50,7 @@ def _flag(value: Any) -> bool | None:
 
 
 NUMBER = Kind("a number", lambda value: value if _is_number(value) else None)
-# DeepSpeed and torch's variables accept several words for true and false.
+# DeepSpeed and torch's environment variables accept several words for true and false.
 FLAG = Kind("true or false", _flag)
 TEXT = Kind("a string", lambda value: value if isinstance(value, str) else None)
 SECTION = Kind("a dictionary", lambda value: value if isinstance(value, dict) else None)
@@ -72,8 +72,8 @@ _KINDS = {str: "a string", bool: "a boolean", int: "a number", float: "a number"
 
 
 def described(value: Any) -> str:
-    """The value on one line with its type: as written in a configuration if it can be, otherwise
-    as Python prints it."""
+    """The value on one line with its type: in the notation of a configuration if possible,
+    otherwise as Python prints it."""
     kind = _KINDS.get(type(value), "a dictionary" if isinstance(value, dict) else "")
     try:
         shown = json.dumps(value) if kind else ""
@@ -82,13 +82,13 @@ def described(value: Any) -> str:
     shown = shown or " ".join(repr(value).split())
     is_long = len(shown) > 60
     if is_long and _is_number(value):
-        kind = type(value).__name__  # It is wrong because it is too large.
+        kind = type(value).__name__  # The value is wrong because it is too large.
     return f"{shown[:57] + '...' if is_long else shown} ({kind or type(value).__name__})"
 
 
 def checked(where: str, name: str, value: Any, kind: Kind, remedy: str = "", extra: str = "") -> Any:
-    """The value converted to its type. Raises a one-line `ConfigError` if it has a different type;
-    `extra` names other accepted values, `remedy` says what to do."""
+    """The value converted to its type. If it has a different type, raises a one-line `ConfigError`.
+    `extra` names other accepted values, and `remedy` says what to do."""
     taken = kind.take(number_of(value) if kind.reads_texts else value)
     if taken is not None:
         return taken

@@ -80,7 +80,7 @@ def with_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 def structure_of(value: Any, where: str) -> str:
-    """A string that ranks compare; raises `UsageError` if a leaf is not a tensor."""
+    """A string that ranks compare. Raises `UsageError` if a leaf is not a tensor."""
     if isinstance(value, torch.Tensor):
         return "*"
     if isinstance(value, Mapping):
@@ -99,7 +99,7 @@ def structure_of(value: Any, where: str) -> str:
 
 
 class NotATensor(UsageError, TypeError):
-    """A value that is not supported in collectives on tensors."""
+    """Raised for a value that collectives on tensors do not support."""
 
 
 def has_only_tensors(value: Any) -> bool:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Python adds to checkpoints."""
+"""The files that Python adds to checkpoints."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Python adds to a checkpoint (docs/guide_checkpoint.md). C++ writes the folder, its manifest
-and the state of all objects (`checkpoint/checkpoint_folder.h`). This module handles what only
-Python can read or write: hooks, weights as returned by the module's `state_dict`, and pickles. The
-manifest lists these files as the state of a separate object."""
+"""The files that Python adds to a checkpoint (docs/guide_checkpoint.md). C++ writes the folder, its
+manifest and the state of all objects (`checkpoint/checkpoint_folder.h`). This module handles
+everything that only Python can read or write: hooks, weights as returned by the module's
+`state_dict`, and pickles. The manifest lists these files as the state of a separate object."""
 
 from __future__ import annotations
 
@@ -78,8 +78,9 @@ def folder_to_save(context: RunContext, output_dir: Any, layout: str | None) -> 
 
 
 def _number_of_main_process(context: RunContext) -> int:
-    """The number the main process uses for this save. Its own counter is ahead if it has saved
-    alone. Read from the files it has written, because no process waits here."""
+    """The number that the main process uses for this save. The main process may have saved alone,
+    so its counter may be ahead of ours. This function reads the number from the main process's
+    files, because no process waits here."""
     first = context.project.iteration
     parent = folder_of_all(context)
     run = context.run
@@ -90,7 +91,7 @@ def _number_of_main_process(context: RunContext) -> int:
         if name := unfinished.fullmatch(path.name):
             moments[int(name[1])] = int(name[2])
         elif (name := _AUTOMATIC.fullmatch(path.name)) and int(name[1]) >= first:
-            with suppress(AccelerateError):  # `_is_taken` decides on others.
+            with suppress(AccelerateError):  # `_is_taken` checks damaged folders.
                 reader = _C.CheckpointReader(str(path))
                 if reader.job == run.checkpoints.job:
                     moments[int(name[1])] = reader.moment
@@ -100,8 +101,8 @@ def _number_of_main_process(context: RunContext) -> int:
 
 
 def _is_taken(context: RunContext, folder: Path, layout: str | None) -> bool:
-    """Whether the folder belongs to another save. The main process may have created it for this
-    one."""
+    """Whether the folder belongs to another save. The main process may already have created it for
+    this one."""
     if not folder.exists():
         return False
     if layout is not None:
@@ -124,13 +125,13 @@ def folder_to_leave(context: RunContext) -> Path | None:
         return None
     parent = folder_of_all(context)
     folder = parent / f"checkpoint_{_C.next_checkpoint_number(str(parent))}"
-    context.state.wait_for_everyone()  # Before one of them creates the folder.
+    context.state.wait_for_everyone()  # Wait before one of the processes creates the folder.
     return folder
 
 
 def together(context: RunContext, work: Callable[[], _Result]) -> _Result:
-    """The result of `work`. If it fails on one process, it raises on all of them: the same error,
-    if it is one of this package."""
+    """The result of `work`. If `work` fails on one process, all processes raise. An error of this
+    package is the same on all of them."""
     if context.state.num_processes == 1:
         return work()
     try:
@@ -149,7 +150,8 @@ def together(context: RunContext, work: Callable[[], _Result]) -> _Result:
 
 
 def folder_to_load(context: RunContext, input_dir: Any) -> Path:
-    """The same folder on all processes; if it fails on one, it raises on all."""
+    """The folder to load, the same on all processes. If the search fails on one process, all
+    processes raise."""
 
     def named() -> Path | None:
         if input_dir is not None and (input_dir != "latest" or os.path.isdir("latest")):
@@ -179,7 +181,7 @@ def folder_to_load(context: RunContext, input_dir: Any) -> Path:
                 f"[load_state] No complete checkpoint in {parent}. Check project_dir, or save a "
                 "checkpoint first"
             )
-        # Load hooks may load any of the models.
+        # Load hooks may load any model, so the number of models is not checked.
         num_models = 0 if context.load_hooks else len(context.models)
         skipped = []
         for path in reversed(found):
@@ -195,12 +197,12 @@ def folder_to_load(context: RunContext, input_dir: Any) -> Path:
                     _debug.warn(line, stacklevel=5)
                 return path
             skipped.append(f"[load_state] Skipping {path}: {problem}")
-        return found[-1]  # Loading it raises an error that says what to do.
+        return found[-1]  # Loading this folder raises an error with advice.
 
     chosen = together(context, original)
     if context.state.num_processes == 1:
         return chosen
-    # A file may be damaged on one machine only.
+    # A file may be damaged on only one machine.
     return min(operations.gather_object([chosen]), key=_number_of)
 
 
@@ -232,7 +234,7 @@ def _number_of(path: Path) -> int:
 
 
 def go_on_counting(context: RunContext, loaded: Path) -> None:
-    """Makes the next automatic number follow the existing ones."""
+    """Makes the next automatic number follow the existing numbers."""
     project = context.project
     if project.automatic_checkpoint_naming:
         parent = folder_of_all(context)
@@ -241,14 +243,14 @@ def go_on_counting(context: RunContext, loaded: Path) -> None:
 
 
 def limit_of(context: RunContext) -> int | None:
-    """How many automatically named checkpoints are kept; None for all."""
+    """How many automatically named checkpoints to keep; None to keep all."""
     project = context.project
     if not project.automatic_checkpoint_naming or project.total_limit is None:
         return None
     return max(project.total_limit, 1)
 
 
-# --- our layout -------------------------------------------------------------------------------
+# --- this package's layout --------------------------------------------------------------------
 
 
 def save(
@@ -265,7 +267,7 @@ def save(
 def _write_python_files(
     context: RunContext, stage: Path, safe_serialization: bool
 ) -> tuple[set[str], set[str]]:
-    """Writes Python's files. Returns the names of the objects that C++ skips, and those of the
+    """Writes Python's files. Returns the names of the objects that C++ skips, and the names of the
     files."""
     weights = _call_save_hooks(context, stage)
     writes = context.is_writer
@@ -309,7 +311,7 @@ def _names_left_out(context: RunContext) -> set[str]:
 
 
 def _call_save_hooks(context: RunContext, stage: Path) -> list[dict[str, Any] | None]:
-    """The weights of each model; None if a hook removed them."""
+    """The weights of each model; None for models that a hook removed."""
     given = [model.state_dict() for model in context.models]
     # Hooks may change both lists.
     weights, models = list(given), list(context.models)
@@ -334,7 +336,7 @@ def _named_models(context: RunContext) -> list[tuple[str, torch.nn.Module]]:
 
 
 def context_of_model(context: RunContext, model: Any) -> _C.ModelContext | None:
-    """Also accepts the original module that was prepared."""
+    """The context of a model. Also accepts the original module that was prepared."""
     for module, prepared in zip(context.models, context.prepared_models):
         if module is model:
             return context_of(prepared)
@@ -362,7 +364,7 @@ def _is_named_tensors(model: torch.nn.Module, state: dict[str, Any]) -> bool:
         if not isinstance(value, torch.Tensor) or value.layout != tensor.layout:
             return False
         if value.layout != torch.strided:
-            return True  # C++ rejects it, naming the tensor.
+            return True  # C++ rejects this value and names the tensor.
         return _memory_of(value) == _memory_of(tensor)
 
     return state.keys() == tensors.keys() and all(
@@ -371,15 +373,16 @@ def _is_named_tensors(model: torch.nn.Module, state: dict[str, Any]) -> bool:
 
 
 def _memory_of(tensor: torch.Tensor) -> tuple[int, int, torch.Size]:
-    """Identifies a tensor's memory, even if it is only allocated temporarily."""
+    """Identifies a tensor's memory, even if the memory is only temporary."""
     return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape
 
 
 def whole_state(
     model: torch.nn.Module, context: _C.ModelContext, keep: bool
 ) -> dict[str, Any]:
-    """The module's `state_dict`, with the trained tensors in place of parameters that are sharded
-    or of reduced precision, if `keep` is true. Collective if parameters are sharded."""
+    """The module's `state_dict`, in which the trained values replace parameters that are sharded or
+    have reduced precision. An empty dictionary if `keep` is false. Collective if parameters are
+    sharded."""
     parameters = dict(model.named_parameters()).values()
     values = context.whole_parameters(keep)
     if not keep:
@@ -411,7 +414,7 @@ def _save_pickled(kept: ObjectState, path: Path, reason: OnlyPickled) -> None:
 
 
 def _warn_of_code(kept: ObjectState, path: Path, reason: OnlyPickled) -> None:
-    """Warns at saving, rather than at the next start, that loading will skip this object."""
+    """Warns when saving that loading will skip this object, instead of only at the next start."""
     try:
         load(path, map_location="cpu")
     except pickle.UnpicklingError:
@@ -475,8 +478,8 @@ def _read_python_files(
     load_kwargs: dict[str, Any],
     model_kwargs: dict[str, Any],
 ) -> tuple[set[str], list[Callable[[], Any]]]:
-    """The objects that C++ does not load, and functions that load those whose files Python
-    reads."""
+    """The names of the objects that C++ does not load, and functions that load the objects whose
+    files Python reads."""
     listed = _SavedFiles(folder)
     models = _call_load_hooks(context, folder)
     without = _names_left_out(context)
@@ -500,13 +503,13 @@ def _read_python_files(
 
 
 class _SavedFiles:
-    """What the manifest says about Python's files, and their folder."""
+    """The Python files that the manifest lists, and their folder."""
 
     def __init__(self, folder: Path) -> None:
         self._reader = _C.CheckpointReader(str(folder))
         self.weights: dict[str, str] = {}
         self.pickles: dict[str, str] = {}
-        # A checkpoint of a C++ run has none.
+        # A checkpoint of a C++ run has no such files.
         for name, file in self._reader.texts_of(PYTHON_FILES).items():
             kind, _, owner = name.removesuffix(".file").partition(".")
             (self.weights if kind == "weights" else self.pickles)[owner] = file
@@ -517,13 +520,13 @@ class _SavedFiles:
         return {name for name in names if name.startswith(("loader", "python_loader"))}
 
     def path_of(self, name: str) -> Path:
-        """The file of an object; raises `DataError` if it is not what was written."""
+        """The file of an object. Raises `DataError` if the file was changed after saving."""
         file = self.weights.get(name) or self.pickles.get(name) or f"{name}.safetensors"
         return Path(self._reader.verified(file))
 
 
 def _call_load_hooks(context: RunContext, folder: Path) -> list[torch.nn.Module]:
-    """The models that no hook has loaded."""
+    """Calls the load hooks. Returns the models that no hook has loaded."""
     models = list(context.models)
     for hook in list(context.load_hooks.values()):
         hook(models, str(folder))
@@ -579,14 +582,14 @@ def save_model(
             Path(path).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
     else:
         index.unlink(missing_ok=True)
-    # Files of an earlier save, removed once the new ones are complete.
+    # Files of an earlier save are removed after the new ones are complete.
     pattern = re.compile(rf"{MODEL_NAME}(-\d{{5}}-of-\d{{5}})?\.bin")
     for path in folder.iterdir():
         if pattern.fullmatch(path.name) and path.name not in names:
             path.unlink()
 
 
-# --- the original's layout --------------------------------------------------------------------
+# --- Hugging Face's layout --------------------------------------------------------------------
 
 
 def save_as_original(context: RunContext, folder: Path, safe_serialization: bool) -> None:
@@ -647,7 +650,7 @@ def load_original(
     for optimizer in context.optimizers:
         optimizer.zero_grad()
     for name in registry.names():
-        # The error feedback of gradient compression, for steps that were not made.
+        # Clear the error feedback of gradient compression, because it belongs to other steps.
         if name.startswith("engine") and "iteration" in registry.state_of(name):
             registry.load_state_of(name, {})
     context.step = found.get("step", 0)
@@ -701,7 +704,7 @@ def _read_original(
 
 
 class _Scaler:
-    """The run's scaler under torch's names."""
+    """The run's scaler, under torch's names."""
 
     def __init__(self, registry: _C.StateRegistry) -> None:
         self._registry = registry

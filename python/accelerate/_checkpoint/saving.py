@@ -44,13 +44,14 @@ def new_context(
 
 
 class Checkpoints:
-    """The part of an `Accelerator` that saves and resumes runs. `mark` shows that it has saved."""
+    """The part of an `Accelerator` that saves and resumes runs. It calls `mark("checkpoint")` after
+    a save."""
 
     def __init__(self, context: RunContext, mark: Callable[[str], None]) -> None:
         self._context = context
         self._run = context.run
         self._mark = mark
-        # Registered with the run, whose registry does not own it.
+        # Keep a reference, because the run's registry does not own the object.
         self._generators = ObjectState(
             lambda: _generators.take(("python", "numpy")), _generators.put
         )
@@ -78,7 +79,7 @@ class Checkpoints:
 
     def register_for_checkpointing(self, *objects: Any) -> None:
         """Also saves and loads the state of these objects, with their `state_dict` and
-        `load_state_dict`. Register the same ones in the same order before `load_state`."""
+        `load_state_dict`. Before `load_state`, register the same objects in the same order."""
         invalid = [
             type(obj).__name__
             for obj in objects
@@ -96,17 +97,17 @@ class Checkpoints:
             )
 
     def register_save_state_pre_hook(self, hook: Callable[..., None]) -> RemovableHandle:
-        """`hook(models, weights, folder)` runs in `save_state` before anything is written. It may
-        write into the folder, which has a temporary name until the checkpoint is complete, and
-        remove weights that it has saved itself from the list. Call `remove()` of the handle to
-        unregister it."""
+        """Registers `hook(models, weights, folder)`. It runs in `save_state` before anything is
+        written. It may write into the folder, which has a temporary name until the checkpoint is
+        complete. It may also remove weights from the list if it has saved them itself. Call
+        `remove()` of the returned handle to unregister the hook."""
         handle = RemovableHandle(self._context.save_hooks)
         self._context.save_hooks[handle.id] = hook
         return handle
 
     def register_load_state_pre_hook(self, hook: Callable[..., None]) -> RemovableHandle:
-        """`hook(models, folder)` runs in `load_state` before anything is loaded, and removes models
-        that it has loaded itself from the list."""
+        """Registers `hook(models, folder)`. It runs in `load_state` before anything is loaded, and
+        removes models from the list that it has loaded itself."""
         handle = RemovableHandle(self._context.load_hooks)
         self._context.load_hooks[handle.id] = hook
         return handle
@@ -122,13 +123,14 @@ class Checkpoints:
     ) -> Path:
         """Saves everything needed to resume, and returns the folder.
 
-        The folder gets its name when the main process's files are complete; other processes add
-        their own without waiting. It may therefore be called on the main process alone, unless
-        models are sharded: then all processes must call it. With automatic naming, the folder is
+        The folder gets its final name when the main process's files are complete. Other processes
+        add their files without waiting, so the main process may call it alone. If models are
+        sharded, all processes must call it. With automatic naming, the folder is
         `project_dir/checkpoints/checkpoint_N`, where N counts the saves of the main process.
         `safe_serialization=False` writes weights with `torch.save`. `layout="accelerate"` writes
-        what Hugging Face Accelerate loads. `asynchronous` returns when everything is copied to the
-        host, and writes in the background; see `wait_for_save` and docs/guide_checkpoint.md."""
+        the layout that Hugging Face Accelerate loads. `asynchronous` returns when everything is
+        copied to host memory, and writes in the background; see `wait_for_save` and
+        docs/guide_checkpoint.md."""
         if layout not in (None, "accelerate"):
             raise UsageError(
                 f"[save_state] layout={layout!r} is not supported. Use None (this package's layout) or "
@@ -170,7 +172,7 @@ class Checkpoints:
         return folder
 
     def _log_saved(self, folder: Path) -> None:
-        """What has a file of its own, which state without tensors and shards have not."""
+        """Logs the file of each object, or the folder for an object without a file of its own."""
         for name in self._run.state.names():
             path = folder / self._context.python_files.weights.get(name, f"{name}.safetensors")
             kind = name.partition("_")[0]
@@ -181,7 +183,7 @@ class Checkpoints:
     @contextmanager
     def _unprepared_schedulers(self) -> Iterator[None]:
         """Inside the block, checkpoints include schedulers that were not prepared but drive a
-        prepared optimizer. They may be missing in a checkpoint or in a run."""
+        prepared optimizer. Such schedulers may be missing in a checkpoint or in a run."""
         found = unprepared_schedulers(self._context.optimizers, self._context.schedulers)
         states = [state_of(scheduler) for scheduler in found]
         for kept in states:
@@ -193,17 +195,18 @@ class Checkpoints:
             del self._context.states[len(self._context.states) - len(states) :]
 
     def wait_for_save(self) -> None:
-        """Blocks until asynchronous saves have finished. Raises the error of a failed save once,
-        here or in the next `save_state`, `load_state` or `end_training`. The end of a process also
-        waits, but can only print the error."""
+        """Blocks until asynchronous saves have finished. If a save failed, raises its error once,
+        here or in the next `save_state`, `load_state` or `end_training`. A process also waits when
+        it ends, but can then only print the error."""
         self._run.checkpoints.wait_for_save()
 
     def should_stop(self) -> bool:
-        """Whether the run was asked to end soon, by SIGTERM or SIGUSR1 to one of its processes or
-        to the launcher; true on all processes at the same step. Collective. After the first call,
-        the two signals do not end the process, unless the program handles them itself. Before the
-        first call, a signal to the process ends it. A signal to the launcher is held back until the
-        first call, for at most half of `--grace_seconds`."""
+        """Whether the run was requested to end soon, by SIGTERM or SIGUSR1 to one of its processes
+        or to the launcher. True on all processes at the same step. Collective.
+
+        After the first call, the two signals do not end the process, unless the program handles
+        them itself. Before the first call, a signal to the process ends it, and a signal to the
+        launcher is held back until the first call, for at most half of `--grace_seconds`."""
         return self._run.should_stop()
 
     def load_state(
@@ -215,23 +218,23 @@ class Checkpoints:
         restore_loaders: bool | None = None,
         **load_model_func_kwargs: Any,
     ) -> None:
-        """Resumes from a checkpoint of this package or of Hugging Face Accelerate; prepare and
-        register the same objects before. Call it on all processes. It waits for saves in progress,
-        and changes nothing unless every process can load: if one cannot, all of them raise the same
+        """Resumes from a checkpoint of this package or of Hugging Face Accelerate. Prepare and
+        register the same objects before. Call it on all processes. It waits for saves in progress.
+        It changes nothing unless every process can load; otherwise all processes raise the same
         error.
 
-        `input_dir` is a folder; "latest" is the newest complete checkpoint in
-        `project_dir/checkpoints`, as is None with automatic naming. The next loop over a loader
-        runs the epoch of the save in its order, from its first batch: call `skip_first_batches`, or
-        pass `restore_loaders=True` to resume at the position of a running loop. By default (None),
-        only loaders with `use_stateful_dataloader` resume there. `allow_pickle` loads objects that
-        only a pickle can store, which may run arbitrary code. Other arguments go to the models'
-        `load_state_dict`."""
-        # A process that has written its files may be ahead of the main process.
+        `input_dir` is a folder, or "latest" for the newest complete checkpoint in
+        `project_dir/checkpoints`. With automatic naming, None also means the newest. The next loop
+        over a loader repeats the epoch of the save in the same order, from its first batch. To
+        resume at the position of a running loop, call `skip_first_batches` or pass
+        `restore_loaders=True`. By default (None), only loaders with `use_stateful_dataloader`
+        resume there. `allow_pickle` loads objects that only a pickle can store; pickles may run
+        arbitrary code. Other arguments are passed to the models' `load_state_dict`."""
+        # A process may have written its own files before the main process has finished.
         self._run.checkpoints.wait_for_saves_of_all()
         folder = _checkpoints.folder_to_load(self._context, input_dir)
         _log.info(f"Loading states from {folder}")
-        # The device on which tensors are loaded before they are copied; not needed here.
+        # The device on which tensors are loaded before they are copied is not needed here.
         load_model_func_kwargs.pop("map_location", None)
 
         def find_layout() -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which attention kernels are tried first, and which masks can be dropped."""
+"""Selects which attention kernels are tried first, and which masks can be dropped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import torch
 
 from accelerate._fuse.pieces import Piece, is_checkpointed, thread
 
-# As in C++ (src/models/attention.cpp): cuDNN creates a plan per shape, which pays off in training.
+# The same as in C++ (src/models/attention.cpp): cuDNN creates a plan per shape, which takes less
+# time than it saves in training.
 _MIN_TOKENS_FOR_CUDNN = 512
 
 
@@ -23,8 +24,9 @@ def _signature_of(kind: type) -> inspect.Signature:
 
 
 class Backbone(Piece):
-    """The module that calls the blocks. During a recording, transformers cannot inspect values and
-    passes blocks a mask even if it is not needed, which makes attention several times slower."""
+    """The module that calls the blocks. During a recording, transformers cannot inspect values. It
+    then passes a mask to the blocks even if none is needed, which makes attention several times
+    slower."""
 
     @classmethod
     def _accelerate_fits(cls, module: torch.nn.Module) -> bool:
@@ -49,12 +51,13 @@ class Backbone(Piece):
 
 
 def needed(mask: torch.Tensor | None) -> torch.Tensor | None:
-    """Checkpointed parts are recomputed outside of the model, and need the original mask."""
+    """The mask, or None if it can be dropped. A checkpointed part of the model needs the original
+    mask, because it is recomputed outside of the model."""
     return None if thread.is_causal and not is_checkpointed() else mask
 
 
 def attention_order(x: torch.Tensor, mask: torch.Tensor | None) -> Any:
-    """During its lifetime, torch tries cuDNN first for attention if that is the fastest."""
+    """During its lifetime, torch tries cuDNN first for attention if cuDNN is the fastest."""
     is_for_cudnn = (
         mask is None
         and x.is_cuda

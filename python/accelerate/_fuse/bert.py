@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers of BERT and related models, blocks of DistilBERT."""
+"""Layers of BERT and related models, and blocks of DistilBERT."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _added(output: Any, residual: torch.Tensor, branch: torch.Tensor) -> torch.T
 
 
 def _fed_forward(x: torch.Tensor, first: Any, activation: Any, second: Any) -> torch.Tensor:
-    """Without the bias of the second product."""
+    """Computes both products, without the bias of the second."""
     return kernels.linear_gelu_linear(
         x, first.weight, first.bias, second.weight, GELUS[name_of(activation.__class__)]
     )
@@ -60,8 +60,8 @@ class _BertAttention(Piece):
         three = (self.query, self.key, self.value)
         if (
             past_key_values is not None
-            # Autocast caches casts of individual weights, but would cast the joined ones every
-            # time.
+            # Autocast caches the casts of individual weights, but would repeat the cast of joined
+            # ones.
             or torch.is_autocast_enabled(hidden_states.device.type)
             or not self._accelerate_may_bypass()
         ):
@@ -102,7 +102,7 @@ class _BertOutput(Piece):
 
 
 class _BertLayer(Piece):
-    """Fuses both products with the gelu in between."""
+    """Fuses both products with the gelu between them."""
 
     _accelerate_takes = (
         "hidden_states",

@@ -102,7 +102,7 @@ class Gpt2Block(Piece):
                 use_cache,
                 **kwargs,
             )
-        # A hook on the attention sees the output of transformers.
+        # A hook on the attention must see the same output as in transformers.
         is_held = is_bare(attention)
         with holding(attention.resid_dropout) if is_held else nullcontext():
             branch, _ = attention(
@@ -135,6 +135,6 @@ RECIPES: dict[str, type[Piece]] = {
     modeling_name("gpt2", "GPT2Attention"): _Gpt2Attention,
     modeling_name("gpt2", "GPT2Block"): Gpt2Block,
 }
-# Which blocks a model calls consecutively, the norm that each starts with, and the norm after the
-# last.
+# The blocks that a model calls consecutively, the norm at the start of each block, and the norm
+# after the last block.
 CHAINS = {modeling_name("gpt2", "GPT2Model"): ("h", "ln_1", "ln_f")}

@@ -14,7 +14,8 @@ from accelerate import kernels
 from accelerate._base.pickling import as_wrapped
 from accelerate._fuse.pieces import Piece, is_bare
 
-# As in C++ (src/models/layers.cpp), where the copy of the weights pays off.
+# The same as in C++ (src/models/layers.cpp), where the padded product saves more than the copy of
+# the weights costs.
 _MULTIPLE = 64
 _MIN_ROWS = 256
 
@@ -25,8 +26,8 @@ def is_padded(x: torch.Tensor, kind: torch.dtype) -> bool:
 
 
 class Head(Piece):
-    """Products with a vocabulary that is not a multiple of 64 take several times as long, so it is
-    padded. Logits are a view of the first columns."""
+    """Pads the vocabulary to a multiple of 64, because other sizes make the product take several
+    times as long. The logits are a view of the first columns."""
 
     _accelerate_takes = ("input",)
 
@@ -77,7 +78,7 @@ class CausalLoss:
                 logits, labels, vocab_size, num_items_in_batch, ignore_index, shift_labels, **kwargs
             )
         if shift_labels is None:
-            # Shift labels rather than logits, which are larger by the size of the vocabulary.
+            # Shift the labels rather than the logits, which are much larger.
             shift_labels = functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
         classes = shift_labels.reshape(-1).to(logits.device)
         loss = kernels.cross_entropy(_rows_of(logits), classes, vocab_size, ignore_index)
@@ -85,14 +86,14 @@ class CausalLoss:
             return loss
         if torch.is_tensor(num_items_in_batch):
             num_items_in_batch = num_items_in_batch.to(loss.device)
-        # The mean of nothing is NaN, its sum is 0.
+        # The mean of no values is NaN, but their sum is 0.
         count = classes.ne(ignore_index).sum()
         return torch.where(count > 0, loss * count, 0.0) / num_items_in_batch
 
 
 def _rows_of(logits: torch.Tensor) -> torch.Tensor:
-    """Logits as rows, including the columns that our padded product has after them: the gradient of
-    a view would be copied once more."""
+    """The logits as rows, including the columns that the padded product has appended. The gradient
+    of a view without them would need another copy."""
     base = logits._base
     if (
         getattr(base, "_accelerate_is_padded", False)

@@ -94,8 +94,8 @@ class _LlamaAttention(Piece):
 
 
 def _halved(cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Angles in the form our operator takes, computed once for all layers: transformers repeats
-    them, for both channels that are rotated together."""
+    """The angles in the form of our operator, computed once for all layers. Transformers stores
+    each angle twice, for both channels that are rotated together."""
     kept = thread.angles
     if kept is not None and kept[0]() is cos:
         return kept[1:]
@@ -159,7 +159,7 @@ RECIPES: dict[str, type[Piece]] = {
     **{modeling_name(m, n + "MLP"): _LlamaMlp for m, n in _LLAMAS.items()},
     **{modeling_name(m, n + "DecoderLayer"): _LlamaLayer for m, n in _LLAMAS.items()},
 }
-# As in GPT-2.
+# The same as in `gpt2`.
 CHAINS = {
     modeling_name(m, n + "Model"): ("layers", "input_layernorm", "norm")
     for m, n in _LLAMAS.items()

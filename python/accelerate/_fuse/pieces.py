@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fused pieces, those that replace torch's own modules, and what a thread passes between pieces of
-one forward."""
+"""Fused pieces, replacements of torch's own modules, and the values that a thread passes between
+the pieces of one forward."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from accelerate._models.prepared_module import InPlace
 
 
 class _Thread(threading.local):
-    # The dropout left to the block that adds the branch.
+    # A dropout that the block applies itself when it adds the branch.
     held: torch.nn.Module | None = None
-    # A norm, the tensor it will be called with, that tensor's version, and the precomputed result.
+    # A norm, its next input, the version of that tensor, and the precomputed result.
     ahead: tuple[Any, Any, int | None, torch.Tensor] | None = None
-    # Whether a model calls its blocks consecutively.
+    # Whether a model calls its blocks directly after each other.
     is_chained = False
     # Whether the mask is purely causal.
     is_causal = False
-    # The cosines from which both halved angles were computed.
+    # The cosines from which both halved tensors were computed, and these.
     angles: tuple[Any, torch.Tensor, torch.Tensor] | None = None
 
 
 thread = _Thread()
-# The norm after each block, and what is called next: a block, or after the last one that norm. Not
-# registered as submodules.
+# For each block, the norm after it and the module that is called next: a block, or that norm after
+# the last block. Not registered as submodules.
 behind: Any = WeakIdKeyDictionary()
 
 GELUS = {
@@ -56,7 +56,7 @@ def name_of(kind: type) -> str:
 
 
 def is_bare(module: torch.nn.Module | None) -> bool:
-    """Whether calling it runs nothing but the forward of its class."""
+    """Whether a call runs only the forward of the module's class."""
     return module is not None and not (
         module._forward_hooks
         or module._forward_pre_hooks
@@ -68,7 +68,8 @@ def is_bare(module: torch.nn.Module | None) -> bool:
 
 
 def same_dtype(x: torch.Tensor, *others: torch.Tensor | None) -> bool:
-    """Whether operators accept them together: autocast converts them to one dtype."""
+    """Whether operators accept the tensors together. Under autocast they do, because it converts
+    them to one dtype."""
     return torch.is_autocast_enabled(x.device.type) or all(
         other is None or other.dtype == x.dtype for other in others
     )
@@ -79,12 +80,12 @@ def probability(dropout: torch.nn.Module) -> float:
 
 
 class Piece(InPlace):
-    """Precedes the class of a piece in the types created here."""
+    """Base class that precedes the original class of a piece in our types."""
 
-    # The arguments of the forward that is replaced.
+    # The arguments of the forward that the piece replaces.
     _accelerate_takes: tuple[str, ...] = ()
-    # All submodules of the piece, and the classes of those whose parameters are read, or whose work
-    # is done, without a call.
+    # All submodules of the piece, and the classes of submodules that the piece does not call
+    # although it reads their parameters or does their work.
     _accelerate_children: frozenset[str] = frozenset()
     _accelerate_bypassed: dict[str, tuple[str, ...]] = {}
 
@@ -107,7 +108,7 @@ class Piece(InPlace):
         )
 
     def _accelerate_may_bypass(self) -> bool:
-        """False after a hook or another module was added that the class's forward would use."""
+        """False if a hook or another module was added that the original forward would use."""
         return (
             not torch_module._has_any_global_hook()
             and self._accelerate_knows(self)
@@ -115,7 +116,7 @@ class Piece(InPlace):
         )
 
 
-# These operators need both; torch's modules may have neither.
+# These operators need weight and bias. Torch's modules may have neither.
 _WITH_BIAS = (LINEAR, NORM, CONV1D)
 
 
@@ -157,8 +158,7 @@ class _Embedding(Piece):
 
     @classmethod
     def _accelerate_fits(cls, module: torch.nn.Module) -> bool:
-        # The gradient of a row is computed by one block, which is slow if two rows serve all
-        # tokens.
+        # One block computes the gradient of a row, which is slow if all tokens use two rows.
         is_large = module.num_embeddings >= 32
         return super()._accelerate_fits(module) and is_large and cls._accelerate_is_plain(module)
 
@@ -173,7 +173,7 @@ class _Embedding(Piece):
 
 
 class Norm(Piece):
-    """Uses the result that a block has precomputed."""
+    """Returns the result that a block has precomputed."""
 
     def _accelerate_ahead(self, x: torch.Tensor) -> torch.Tensor | None:
         ahead, thread.ahead = thread.ahead, None
@@ -205,14 +205,14 @@ def _version(x: torch.Tensor) -> int | None:
 
 
 def is_checkpointed() -> bool:
-    """Whether tensors saved for backward are redirected: a checkpoint recomputes its part, which
-    must not use results of another."""
+    """Whether tensors saved for backward are redirected, as in a checkpoint. A checkpoint
+    recomputes its own blocks, and must not use results of other blocks."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
 def next_norm(block: Any, kind: type, x: torch.Tensor) -> Any:
-    """The norm after the block, if it may be computed in the block: nothing observes or changes the
-    values between them."""
+    """The norm after the block, if the block may compute it: no code observes or changes the values
+    between them."""
     if not thread.is_chained or torch_module._has_any_global_hook():
         return None
     norm, following = (reference() for reference in behind.get(block, (_nothing, _nothing)))
@@ -229,7 +229,7 @@ def next_norm(block: Any, kind: type, x: torch.Tensor) -> Any:
 
 
 def _nothing() -> None:
-    """Like a weak reference to a destroyed object."""
+    """Returns None, like a weak reference to a destroyed object."""
 
 
 def keep_ahead(norm: torch.nn.Module, x: torch.Tensor, normed: torch.Tensor) -> None:
@@ -244,7 +244,7 @@ class _Gelu(Piece):
 
 
 class HeldDropout(Piece):
-    """Leaves its work to the block that holds it."""
+    """Does nothing if the block applies the dropout."""
 
     _accelerate_takes = ("input",)
 
@@ -274,7 +274,7 @@ def add_and_norm(
     )
 
 
-# Modules outside of the blocks of a family, by class.
+# Replacements of modules outside of blocks, by class.
 TORCH: dict[str, type[Piece]] = {
     LINEAR[0]: _Linear,
     NORM[0]: LayerNorm,

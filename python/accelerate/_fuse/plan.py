@@ -36,7 +36,7 @@ def _recipe_of(submodule: Any) -> type[Piece] | None:
 
 
 class Plan:
-    """The pieces found in a module; raises for a module without any, before it is prepared."""
+    """The pieces found in a module. Raises an error before `prepare` if there are none."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         if is_compiled_module(module) or has_compiled_inner(module):
@@ -95,7 +95,8 @@ class Plan:
 
 
 def _is_of_its_class(module: torch.nn.Module) -> bool:
-    """False for a module with its own forward attribute, or one that was prepared separately."""
+    """False for a module with its own forward attribute, or a module that was prepared
+    separately."""
     kind = type(module)
     is_own = kind is module.__class__ or issubclass(kind, Piece)
     return "forward" not in module.__dict__ and is_own
@@ -125,7 +126,8 @@ def _causal_loss_of(model: Any) -> Callable | None:
 def _links(
     model: Any, blocks: str, first: str, last: str
 ) -> list[tuple[torch.nn.Module, torch.nn.Module, torch.nn.Module]]:
-    """For each block: the block, the norm after it, and what is called with its output."""
+    """For each block: the block, the norm after it, and the module that is called with its
+    output."""
     listed = list(getattr(model, blocks))
     norms = [getattr(block, first, None) for block in listed[1:]] + [getattr(model, last)]
     following = [*listed[1:], getattr(model, last)]

@@ -10,9 +10,9 @@ from typing import Any
 
 
 def pickle_call(where: str, function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
-    """The bytes of `(function, args)`, with definitions in `__main__` by value.
+    """The bytes of `(function, args)`. Definitions in `__main__` are included by value.
 
-    Raises `TypeError` with the name of anything that cannot be pickled.
+    Raises `TypeError` with the name of an object that cannot be pickled.
     """
     import cloudpickle
 
@@ -46,7 +46,8 @@ def _stuck_argument(args: tuple[Any, ...]) -> str | None:
 
 
 def _stuck_capture(callable_: Any, seen: set[int]) -> str | None:
-    """The captured variable, and the functions that lead from `callable_` to it."""
+    """The captured variable that cannot be pickled, and the functions that lead to it from
+    `callable_`."""
     function = _plain_function(callable_)
     if function is None or id(function) in seen:
         return None
@@ -72,7 +73,7 @@ def _captured(function: types.FunctionType) -> Iterator[tuple[str, str, Any]]:
         try:
             yield "captured variable", name, cell.cell_contents
         except ValueError:
-            continue  # Not assigned yet.
+            continue  # This variable is not assigned yet.
     for name in sorted(_names(function.__code__)):
         if name in function.__globals__:
             yield "global variable", name, function.__globals__[name]

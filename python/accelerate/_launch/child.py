@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a function on the workers of `accelerate launch`, and returns its result.
 
-The program is a child process in its own session, so a signal to this process's group does not
-reach it. It exits when its stdin is closed, which happens however this process ends. Neither a
-signal handler nor a thread is needed: the calling thread shows the output while it waits.
+The launcher is a child process in its own session, so a signal to this process's group does not
+reach it. It exits when its stdin is closed, which happens even if this process is killed. No signal
+handler or thread is needed: the calling thread shows the output while it waits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from accelerate._launch.by_value import pickle_call
 
 # The launcher kills unresponsive workers after 3 s and exits after 5.
 PATIENCE_SECONDS = 10.0
-# They would start the run on other machines.
+# These variables would start the run on other machines.
 FOREIGN_VARIABLES = ("ACCELERATE_HOSTS", "ACCELERATE_HOSTFILE", "ACCELERATE_MPIRUN_HOSTFILE")
 FAILED_RANK = re.compile(r"Rank (\d+) ")
 LOST_RESULT = re.compile(r" failed with .*\nTraceback.*\nResultError:")
@@ -49,9 +49,9 @@ class LaunchError(RuntimeError):
 def run_on_workers(
     where: str, function: Callable[..., Any], args: tuple[Any, ...], flags: list[str]
 ) -> Any:
-    """Calls `function(*args)` on every worker that `flags` request; returns rank 0's value.
+    """Calls `function(*args)` on every worker that `flags` request, and returns rank 0's value.
 
-    Raises `LaunchError` for the first worker that failed, `TypeError` if the function cannot be
+    Raises `LaunchError` for the first worker that failed, and `TypeError` if the function cannot be
     pickled. An interrupt stops all workers and is raised again.
     """
     program = find_program(where)
@@ -59,7 +59,7 @@ def run_on_workers(
     with tempfile.TemporaryDirectory(prefix="accelerate-") as name:
         folder = Path(name)
         _write_task(folder, call)
-        # An empty configuration: that of the user is for scripts.
+        # Use an empty configuration, because the user's configuration is for scripts.
         command = [program, "launch", "--config_file", str(folder / "config.yaml")]
         command += ["--parent_folder", name, *flags, sys.executable, "-u", worker.__file__]
         exit_code, last_words = _run(command, folder)
@@ -69,8 +69,8 @@ def run_on_workers(
 
 
 def find_program(where: str) -> str:
-    """The program in the build folder that contains this package, else that of this Python
-    installation, else the first on the PATH."""
+    """The program in the build folder that contains this package, else in this Python installation,
+    else the first on the PATH."""
     folders = (Path(__file__).parents[3] / "bin", Path(sys.executable).parent)
     found = shutil.which("accelerate", path=os.pathsep.join(map(str, folders)))
     found = found or shutil.which("accelerate")
@@ -83,14 +83,14 @@ def find_program(where: str) -> str:
 
 
 def _write_task(folder: Path, call: bytes) -> None:
-    # Sources that exist only in memory, such as those of cells, for readable tracebacks.
+    # Sources that exist only in memory, e.g. of notebook cells, make tracebacks readable.
     sources = {
         name: "".join(entry[2])
         for name, entry in linecache.cache.items()
         if len(entry) == 4 and entry[1] is None
     }
     task = {"path": [str(entry) for entry in sys.path], "argv": sys.argv, "sources": sources}
-    # The launcher only removes folders marked as created by its parent.
+    # The launcher removes only folders with this mark.
     (folder / "accelerate_parent").touch()
     (folder / "config.yaml").write_text("compute_environment: LOCAL_MACHINE\n")
     (folder / "task.json").write_text(json.dumps(task))
@@ -124,7 +124,7 @@ def _run(command: list[str], folder: Path) -> tuple[int, str]:
 
 
 def _show_output(process: subprocess.Popen[bytes], limit: float | None = None) -> str:
-    """Shows both streams until they end, for at most `limit` seconds; returns the end of stderr."""
+    """Shows both streams until they end, for at most `limit` seconds. Returns the end of stderr."""
     end = None if limit is None else time.monotonic() + limit
     last_words = ""
     with selectors.DefaultSelector() as selector:
@@ -138,7 +138,7 @@ def _show_output(process: subprocess.Popen[bytes], limit: float | None = None) -
                 if not content:
                     selector.unregister(key.fileobj)
                 text = decoder.decode(content, final=not content)
-                # Looked up each time, because a cell may redirect them.
+                # Look the stream up each time, because a cell may redirect it.
                 stream = getattr(sys, name)
                 if stream is not None:
                     encoding = getattr(stream, "encoding", None) or "utf-8"

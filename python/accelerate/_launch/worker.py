@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker of `accelerate.launchers`: loads the function, calls it, stores its result.
+"""A worker of `accelerate.launchers`: loads the function, calls it, and stores its result.
 
-A script that `accelerate launch` runs once per rank. The folder that the environment names contains
-`task.json` (what is needed from the parent's interpreter) and `function.pkl`; rank 0 writes
-`result.pkl`. A traceback on stderr reaches the parent through the launcher.
+`accelerate launch` runs this script once per rank. An environment variable names a folder with
+`task.json` (settings of the parent's interpreter) and `function.pkl`. Rank 0 writes `result.pkl`. A
+traceback on stderr reaches the parent through the launcher.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import sys
 
-# Python puts a script's own folder first, which would hide modules of the user with the names of
-# its files.
+# Python puts a script's own folder first. The script's sibling files would then hide user modules
+# with the same names.
 sys.path[:] = [entry for entry in sys.path if entry != os.path.dirname(os.path.abspath(__file__))]
 
 import json  # noqa: E402
@@ -28,7 +28,7 @@ INTERRUPTED = 130
 
 
 class ResultError(Exception):
-    """Rank 0's return value cannot be pickled."""
+    """Raised if rank 0's return value cannot be pickled."""
 
 
 def take_over_interpreter(folder: Path) -> None:
@@ -39,22 +39,23 @@ def take_over_interpreter(folder: Path) -> None:
     for name, text in task["sources"].items():
         linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     if os.environ["LOCAL_RANK"] != "0":
-        # tqdm reads it on import, and one bar is enough.
+        # tqdm reads the variable on import. One progress bar is enough.
         os.environ.setdefault("TQDM_DISABLE", "1")
     if os.environ["GROUP_WORLD_SIZE"] == "1":
-        # Otherwise gloo resolves the host name, which may lead to an external address.
+        # Otherwise Gloo resolves the host name, possibly to an external address.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Atomic: readers never see a partial file, even if this process is killed."""
+    """Writes atomically: readers never see a partial file, even if this process is killed."""
     unfinished = path.with_suffix(".part")
     unfinished.write_bytes(content)
     unfinished.rename(path)
 
 
 def pickle_result(value: Any) -> bytes:
-    """GPU tensors are sent as CPU tensors: the parent may not want to use the GPU."""
+    """Pickles the return value. GPU tensors are sent as CPU tensors, because the parent may not
+    want to use the GPU."""
     import io
 
     import cloudpickle
@@ -79,8 +80,8 @@ def pickle_result(value: Any) -> bytes:
 
 
 def load_call(folder: Path) -> tuple[Any, tuple[Any, ...]]:
-    """The function and its arguments, in a `__main__` with the definitions of the parent's cells:
-    pickle looks up their classes and functions there."""
+    """The function and its arguments, in a `__main__` module with the definitions of the parent's
+    cells. Pickle looks up their classes and functions there."""
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     with open(folder / "function.pkl", "rb") as file:
         function, args = pickle.load(file)
@@ -108,7 +109,7 @@ def run_function(folder: Path) -> None:
 
 
 def print_traceback(error: BaseException) -> None:
-    """As Python prints it, without the frames of this file."""
+    """Prints the traceback like Python, without the frames of this file."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
         frames = frames.tb_next
@@ -119,7 +120,7 @@ def print_traceback(error: BaseException) -> None:
 
 
 def main() -> None:
-    # Removed from the environment, because processes started by the function are not workers.
+    # Removed from the environment, because processes that the function starts are not workers.
     folder = Path(os.environ.pop(FOLDER_VARIABLE))
     try:
         take_over_interpreter(folder)
@@ -132,8 +133,8 @@ def main() -> None:
         print_traceback(error)
     sys.stdout.flush()
     sys.stderr.flush()
-    # A thread or an exit hook that waits for other ranks would prevent them from seeing the
-    # failure.
+    # Do not wait for threads or exit hooks. If one of them waits for other ranks, those ranks would
+    # not learn of the failure.
     os._exit(code)
 
 

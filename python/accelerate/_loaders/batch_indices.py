@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The indices of the samples in the current batch of a loop, however far workers have read
-ahead."""
+"""The indices of the samples in the current batch of a loop, even if workers have read ahead."""
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ from accelerate._loaders.sharding import BatchCounts, DealtBatch
 
 
 def get_sampler(dataloader: DataLoader) -> Any:
-    """The sampler that a loader's batches are made from; None if batches do not come from a
-    sampler."""
+    """The sampler that determines a loader's batches; None if the loader uses no sampler."""
     sampler = dataloader.sampler
     batches = sampler if isinstance(sampler, BatchSampler) else dataloader.batch_sampler
     return getattr(batches, "sampler", None)
@@ -24,8 +22,8 @@ def get_sampler(dataloader: DataLoader) -> Any:
 
 class RecordedIndices:
     """Passes the indices of a loader's sampler to torch and remembers them, so that the loop knows
-    which samples are in its current batch, however far workers have read ahead. Each new epoch
-    skips the first `num_skipped` batches, or all of them while `held_back` is set."""
+    which samples are in its current batch, even if workers have read ahead. Each new epoch skips
+    the first `num_skipped` batches, or all batches while `held_back` is set."""
 
     def __init__(self, indices: Iterable):
         self.indices = indices
@@ -37,7 +35,7 @@ class RecordedIndices:
         return len(self.indices)
 
     def __iter__(self) -> Iterator:
-        # A new queue per epoch, because an older loop may still use its own.
+        # Use a new queue per epoch, because an older loop may still use its own.
         indices = iter(()) if self.held_back else iter(self.indices)
         self.epoch = _EpochIndices(indices, self.num_skipped)
         return self.epoch
@@ -45,7 +43,8 @@ class RecordedIndices:
 
 class _EpochIndices(Iterator):
     """The indices of one epoch after the first `num_skipped`. `taken` holds the batches that torch
-    has received but the loop has not; `digests` holds a hash of each of them and all before it."""
+    has received but the loop has not. For each of them, `digests` holds a hash of this batch and
+    all earlier ones."""
 
     def __init__(self, indices: Iterator, num_skipped: int = 0):
         self._indices = indices
@@ -58,8 +57,9 @@ class _EpochIndices(Iterator):
         self.digests: deque = deque()
 
     def draw(self) -> int | None:
-        """Requests the first index now, because that is when samplers draw. Returns the digest of
-        what is skipped, even if workers requested it earlier."""
+        """Requests the first index immediately, because samplers draw the order at this point.
+        Returns the digest of the skipped batches, even if workers requested the first index
+        earlier."""
         if not self._is_drawn:
             self._is_drawn = True
             for batch in islice(self._indices, self._num_skipped):
@@ -69,7 +69,7 @@ class _EpochIndices(Iterator):
         return self._digest_of_skipped
 
     def _add(self, batch: Any) -> None:
-        # The hash of numbers is the same in every process; that of other values may not be.
+        # Hashes of integers are the same in every process. Hashes of other values may differ.
         if self._digest is not None:
             indices = batch if isinstance(batch, list) else (batch,)
             is_known = not indices or isinstance(indices[0], int)
@@ -85,7 +85,7 @@ class _EpochIndices(Iterator):
 
 
 class _TaskLog(dict):
-    """torch's table of tasks for its workers; remembers which task was returned last."""
+    """torch's table of tasks for its workers. It remembers which task was returned last."""
 
     def pop(self, task: int) -> Any:
         self.last = task

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Process 0 reads for all processes and sends each only its own part. See `docs/guide_python.md`.
+"""Process 0 reads for all processes and sends each process its share. See `docs/guide_python.md`.
 
 C++ decides which process gets which samples, and exchanges the messages (`data/batch_dealer.h`,
-`data/dispatch_chain.h`): a batch, the end, or the exception of process 0, so that no process waits
-for a batch that never arrives. This module reads, splits and serialises batches."""
+`data/dispatch_chain.h`). A message is a batch, the end, or the exception of process 0, so no
+process waits for a batch that never arrives. This module reads, splits and serialises batches."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from accelerate.errors import UsageError, in_one_line
 from accelerate.state import PartialState
 from accelerate.utils.operations import send_to_device
 
-# Batches are received when the loop requests them. Process 0 reads only one round ahead, because
+# Processes receive a batch when the loop requests it. Process 0 reads only one round ahead, because
 # data sets and loops may draw from the same generators.
 _NUM_AHEAD = 0
 
 
 class _Slice(NamedTuple):
-    """The part of a round that one process gets."""
+    """The share of one process in a round."""
 
     batch: Any
     num_samples: int
@@ -44,7 +44,7 @@ class _Turn(NamedTuple):
     num_samples: int
 
     def messages(self) -> list[tuple[bytes | None, int, int]]:
-        """The message to each process; process 0 keeps its own part."""
+        """The message to each process. Process 0 keeps its own share."""
         own, *others = self.slices
         return [
             (None, own.num_samples, own.num_real),
@@ -67,8 +67,8 @@ def _concatenate(batches: list) -> Any:
 
 
 class _Cutter:
-    """Splits what process 0 has read in a round into one part per process. C++ decides which
-    samples are in a part (`data/batch_dealer.h`)."""
+    """Splits the samples that process 0 has read in a round into one share per process. C++ decides
+    which samples a share contains (`data/batch_dealer.h`)."""
 
     def __init__(self, dealer: _C.BatchDealer, world_size: int, slice_fn: Callable | None):
         self.dealer = dealer
@@ -79,7 +79,7 @@ class _Cutter:
     def deal(self, counted: list[tuple[Any, BatchCounts]]) -> _Turn:
         batches = [batch for batch, _ in counted]
         if self.world_size == 1 and self.slice_fn is None:
-            # Nothing is split, so the batch may contain anything.
+            # The batches are not split, so they may contain anything.
             num_samples, num_real, num_of_turn = counted[0][1]
             return _Turn(
                 [_Slice(batches[0], num_samples, num_real)],
@@ -137,11 +137,12 @@ class _Cutter:
 
 
 class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
-    """A loader whose data process 0 reads for all: in each step a batch per process, or one batch
-    split into equal parts (`split_batches`).
+    """A loader for which process 0 reads all data. Each step reads one batch per process, or one
+    batch that is split into equal shares (`split_batches`).
 
-    `slice_fn(batch, slice, process_index=, num_processes=)` returns one part of what was read in a
-    step; it runs on process 0. Batches must consist of tensors with the same first dimension.
+    `slice_fn(batch, slice, process_index=, num_processes=)` returns one share of the batch that was
+    read in a step. It runs on process 0. Batches must consist of tensors with the same first
+    dimension.
     """
 
     _is_accelerate_prepared = True
@@ -173,7 +174,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
 
     @property
     def _fills_up(self) -> bool:
-        """Whether the last batch of an epoch may need samples of the first."""
+        """Whether the last batch of an epoch may need samples of the first batch."""
         return self.state.num_processes > 1 and not self._drop_last
 
     def _dealer(self) -> _C.BatchDealer:
@@ -213,20 +214,21 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
             feed.leave()
             raise
         finally:
-            # The frame would keep it alive as long as an exception's traceback.
+            # Otherwise an exception's traceback keeps the feed alive through this frame.
             del feed
             self._leave_loop(position)
             self.end(reported)
 
     def _receive(self, position: LoopPosition) -> Iterator[tuple[Any, int, _C.BatchFacts]]:
-        """This process's batches, with the number of samples over all processes, and the facts."""
+        """This process's batches, each with the number of samples over all processes, and its
+        facts."""
         self.set_epoch(self.iteration)
         with self._as_begun(position):
             if isinstance(self.dataset, IterDataPipe):
                 super().__iter__()  # torch agrees on a seed among all processes
             else:
-                # An iterator draws a seed for its workers; draw it here too, to keep generators in
-                # step.
+                # An iterator draws a seed for its workers. Draw it here too, so that generators of
+                # all processes have the same state.
                 torch.empty((), dtype=torch.int64).random_(generator=self.generator)
         receiver = _C.DispatchReceiver(self.state.group, _NUM_AHEAD)
         while (received := receiver.next()) is not None:
@@ -236,7 +238,8 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
     def _send(
         self, position: LoopPosition, num_to_skip: int
     ) -> Iterator[tuple[Any, int, _C.BatchFacts]]:
-        """Like `_receive`, on process 0, which also sends the other processes theirs."""
+        """Like `_receive`, but on process 0, which also sends the batches of the other
+        processes."""
         sender = _C.DispatchSender(self.state.group, _NUM_AHEAD)
         turns = self._turns(position, num_to_skip)
         own: deque = deque()
@@ -247,7 +250,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
                     try:
                         turn = next(turns, None)
                         messages = [] if turn is None else turn.messages()
-                    except Exception as caught:  # raised in its turn, after the batches before it
+                    except Exception as caught:  # raised later, after the batches before it
                         error = caught
                         sender.fail(
                             "[DataLoaderDispatcher] Process 0, which reads for all processes, "
@@ -266,11 +269,11 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
             if error is not None:
                 raise error
         finally:
-            # The frame would keep them alive as long as an exception's traceback.
+            # Otherwise an exception's traceback keeps these objects alive through this frame.
             del sender, error
 
     def _turns(self, position: LoopPosition, num_to_skip: int) -> Iterator[_Turn]:
-        # Inside the try block, because exceptions of a data set must reach all processes.
+        # Called inside the try block, because exceptions of a data set must reach all processes.
         self.set_epoch(self.iteration)
         with self._as_begun(position):
             turns = self._dealt(self._counted(self._iterate()))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The position of a loop over a prepared loader, and how another loop resumes there: the position
-in the epoch, and the generators that determined the order and the samples."""
+"""The position of a loop over a prepared loader: the position in the epoch, and the states of the
+generators that determined the order and the samples. Another loop can resume there."""
 
 from __future__ import annotations
 
@@ -28,14 +28,7 @@ from accelerate.state import GradientState, PartialState
 
 
 class LoopPosition:
-    """The position of a loop in its epoch: `num_batches` were returned; `is_at_end` if the last one
-    was.
-
-    `begin`: states of generators at the start of the loop, those of `_generators.KINDS` and the
-    loader's own, by name. `ahead`: their states before the next batch was read, which happens
-    before the current one is returned. `ahead_of_hand`: their states before the current batch was
-    read. `num_left_out`: units (`_turn`) before the first batch, less than a round, that a
-    different number of processes had already received."""
+    """The position of a loop in its epoch."""
 
     def __init__(
         self,
@@ -45,29 +38,38 @@ class LoopPosition:
         num_left_out: int = 0,
     ):
         self.epoch = epoch
+        # The number of batches that the loop has returned.
         self.num_batches = num_batches
+        # Generator states at the start of the loop, by name: `_generators.KINDS` and the loader's.
         self.begin = begin or {}
+        # Samples or batches (see `_turn`) of an incomplete round that an earlier run with another
+        # number of processes has already used.
         self.num_left_out = num_left_out
+        # Whether the last batch was returned.
         self.is_at_end = False
         self.is_restored = False
-        # The generators in `begin` that determined the order in an earlier run, to be used again.
+        # Names of the global generators whose state in `begin` must be restored to draw the same
+        # order.
         self.borrows: list[str] = []
         # Whether the loop found persistent workers of an earlier loop.
         self.has_workers = False
         # The state of a stateful sampler at the start of the loop.
         self.sampler_state: Any = None
-        # The digest of all batches so far, and of those before the current one; None if unknown.
+        # The digest of all batches so far, and of the batches before the current one; None if it
+        # is unknown.
         self.digest: int | None = None
         self.digest_before: int | None = None
+        # Generator states before the read-ahead batch was read.
         self.ahead: dict[str, Any] = {}
+        # Generator states before the batch was read that the loop currently has.
         self.ahead_of_hand: dict[str, Any] = {}
-        # Generator states of the earlier run for the first batches to be read.
+        # Generator states of the earlier run, for reading the first batches.
         self.to_borrow: list[dict[str, Any]] = []
         # How many batches the earlier run had received, and their digest.
         self.expected: tuple[int, int | None] | None = None
-        # Backwards of this process when the current batch was returned; None without a batch.
+        # `total_backwards` when the current batch was returned; None without a current batch.
         self.backwards_at_hand: int | None = None
-        # Whether the loop was left with a batch that no backward followed.
+        # Whether the program left the loop without a backward for its current batch.
         self.is_left_unused = False
 
     def hand_out(self, is_last: bool, digest: int | None, total_backwards: int) -> None:
@@ -83,12 +85,8 @@ class LoopPosition:
 
 @dataclasses.dataclass
 class Start:
-    """Where the next loop starts: in `epoch`, after `num_batches` if it `resumes`, else at the
-    first batch; in both cases with the order determined by `begin`.
-
-    `left`: the loader's own generators, and whether it has workers, if the loop was left before the
-    save. A new loop then draws a new order, and only `skip_first_batches` continues the old one.
-    `own`: state of this process only."""
+    """Where the next loop starts. If it `resumes`, it skips `num_batches` batches of `epoch`.
+    Otherwise it starts at the first batch. Both use the order that `begin` determines."""
 
     epoch: int
     num_batches: int = 0
@@ -96,7 +94,11 @@ class Start:
     begin: dict[str, Any] = dataclasses.field(default_factory=dict)
     has_workers: bool = False
     num_left_out: int = 0
+    # Set if the program left the loop with `break` before saving: the loader's own generators, and
+    # whether it has workers. A new loop then draws a new order. Only `skip_first_batches` continues
+    # the old one.
     left: dict[str, Any] | None = None
+    # State of this process only.
     own: dict[str, Any] | None = None
 
     @property
@@ -109,7 +111,7 @@ class Start:
         position.has_workers = self.has_workers
         own = self.own
         if own and own["epoch"] == self.epoch:
-            # If all processes drew from it, they drew from that of process 0.
+            # Generators that all processes share have the state of process 0.
             of_order = {name: self.begin[name] for name in _OF_ORDER if name in self.begin}
             position.begin = {**own["begin"], **of_order}
             position.sampler_state = own["sampler"]
@@ -125,13 +127,14 @@ class Start:
         return position
 
 
-# Generators of a loader that determine the order on all processes.
+# Names of a loader's generators that determine the order on all processes.
 _OF_ORDER = ("sampler", "shared")
 
 
 class _Loops:
-    """Shared by a loader and those that `skip_first_batches` creates from it: the number of
-    completed loops, and the positions of the running loops and of the one that was left last."""
+    """State that a loader shares with the loaders that `skip_first_batches` creates from it: the
+    number of completed loops, the positions of the running loops, and the position of the loop that
+    was left last."""
 
     def __init__(self, iteration: int):
         self.iteration = iteration
@@ -164,8 +167,9 @@ class _Loops:
 
 
 class ReadAhead:
-    """Records the states of generators before a batch is read. Generators that reading the first
-    batch does not use are skipped afterwards, because recording can cost more than a batch."""
+    """Records the states of generators before a batch is read. If reading the first batch does not
+    change a generator, later reads do not record it. Recording can take longer than reading a
+    batch."""
 
     def __init__(self, position: LoopPosition, is_here: bool):
         self._position = position
@@ -173,7 +177,7 @@ class ReadAhead:
         self._kinds: Iterable[str] | None = None if is_here else ()
 
     def read(self, batches: Iterator) -> Any:
-        """The next batch, or None."""
+        """The next batch; None at the end."""
         phase = _C.enter_data()
         try:
             if not self._position.to_borrow:
@@ -204,12 +208,12 @@ class PlacedLoader(DataLoader):
     _recorded: RecordedIndices | None
 
     def _keep_position(self, iteration: int, num_before: int) -> None:
-        """`num_before`: batches of an epoch before the first one that a loop returns."""
+        """`num_before`: the number of batches that every loop skips at the start of the epoch."""
         self._loops = _Loops(iteration)
         self._num_before = num_before
-        # Where the next loop starts, if it is of that epoch.
+        # Where the next loop starts. Used only if the epoch of the next loop is the same.
         self._restored: Start | None = None
-        # Whether loading state restores the position, besides epoch and order.
+        # Whether loading state also restores the position, not only epoch and order.
         self._resumes_on_load = True
 
     def get_sampler(self) -> Any:
@@ -222,8 +226,8 @@ class PlacedLoader(DataLoader):
         return is_shared or self._iterator is not None
 
     def _iterate(self) -> Iterator:
-        """torch's iterator. Creating persistent workers draws a seed, which happens once in a run:
-        not again by a loader that continues after `skip_first_batches`."""
+        """torch's iterator. Creating persistent workers draws a seed. A run draws it once, so a
+        loader that continues after `skip_first_batches` must not draw another."""
         if self.persistent_workers:
             if self._loops.has_workers and self._iterator is None:
                 self._make_workers()
@@ -240,13 +244,13 @@ class PlacedLoader(DataLoader):
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the loop, and the states of the generators it depends on. After loading
-        it, a loop over a loader of the same data and the same number of processes resumes here. A
-        batch counts once it was returned."""
+        it, a loop over a loader of the same data with the same number of processes resumes here.
+        Every returned batch counts as used."""
         start = self._start(counts_handed_out=True)
         return {"shared": self._state_of(start), "own": start.own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """The next loop resumes where the state was saved."""
+        """Makes the next loop resume where the state was saved."""
         if not {"shared", "own"} <= set(state_dict):
             raise UsageError(
                 f"[load_state_dict] The state has the keys {list(state_dict)}, so it does not come "
@@ -258,10 +262,10 @@ class PlacedLoader(DataLoader):
         self._load_own_state(state_dict["own"])
 
     def _start(self, counts_handed_out: bool) -> Start:
-        """Where a loop in another process starts. For a running loop this is its position,
-        including the current batch if `backward` was called since it was returned. With
-        `counts_handed_out`, it always includes the current batch, and also covers a loop that was
-        left."""
+        """Where a loop starts in the run that loads this state. For a running loop this is its
+        position, including the current batch if `backward` was called since the batch was returned.
+        With `counts_handed_out`, it always includes the current batch, and a loop that was left is
+        treated as running."""
         position = self._loops.latest
         if position is None:
             return self._restored or self._start_of_epoch(self.iteration)
@@ -324,14 +328,14 @@ class PlacedLoader(DataLoader):
         while level is not None:
             if hasattr(level, "state_dict") and hasattr(level, "load_state_dict"):
                 return level
-            # Not tested for truth, because samplers may have no length.
+            # Compare with None, because the truth of a sampler may be its length.
             inner = getattr(level, "batch_sampler", None)
             level = getattr(level, "sampler", None) if inner is None else inner
         return None
 
     def _position(self) -> dict[str, int]:
-        """`epoch`, the number of its batches that this process received (`num_batches`), and the
-        `seed` of one of our samplers."""
+        """`epoch`, the number of its batches that this process has received (`num_batches`), and
+        the `seed` if the sampler is one of ours."""
         start = self._start(counts_handed_out=True)
         position = {"epoch": start.epoch, "num_batches": start.num_to_pass}
         sampler = self.get_sampler()
@@ -342,8 +346,8 @@ class PlacedLoader(DataLoader):
     def _restore_position(
         self, position: dict[str, int], num_left_out: int = 0, resumes: bool = True
     ) -> None:
-        """The next loop starts in that epoch, and if it `resumes`, at the position of a loader of
-        the same data with the same number of processes."""
+        """Makes the next loop start in the epoch of `position`, and if it `resumes`, after
+        `num_batches`. The loader must read the same data with the same number of processes."""
         sampler = self.get_sampler()
         is_seedable = isinstance(sampler, SeedableRandomSampler)
         if is_seedable != ("seed" in position):
@@ -372,7 +376,7 @@ class PlacedLoader(DataLoader):
         return self._state_of(self._start(self.use_stateful_dataloader))
 
     def _state_of(self, start: Start) -> dict[str, Any]:
-        """Under C++'s names, except for `begin`."""
+        """The common state. Uses the same keys as the C++ loader, except for `begin`."""
         unit, num_per_turn = self._turn
         sampler = self.get_sampler()
         num_left_out = start.num_left_out if start.resumes else 0
@@ -392,12 +396,13 @@ class PlacedLoader(DataLoader):
             },
         }
         if isinstance(sampler, SeedableRandomSampler):
-            # The bits of an unsigned number.
+            # Files store int64, so an unsigned seed is stored as the int64 with the same bits.
             state["seed"] = (sampler.initial_seed + 2**63) % 2**64 - 2**63
         return state
 
     def _num_samples(self) -> int:
-        """-1 where the data set does not know, which a shard of it finds out by asking."""
+        """The length of the dataset, or -1 if unknown. `len()` of a shard calls the dataset's, so
+        it can raise, too."""
         try:
             return len(self.dataset)
         except (TypeError, NotImplementedError):
@@ -421,7 +426,7 @@ class PlacedLoader(DataLoader):
                 f"[load_state] The saved position counts {state['unit']}, but this loader counts "
                 f"{unit}. Prepare a loader over the same data"
             )
-        # Batches are distributed over processes, so the position counts the batches of all.
+        # The saved position counts the batches of all processes.
         num_batches, num_left = divmod(state["num_done"], num_per_turn)
         if not resumes:
             num_left = 0
@@ -434,7 +439,7 @@ class PlacedLoader(DataLoader):
             )
             num_left = 0
         position = {"epoch": state["epoch"], "num_batches": num_batches}
-        # C++ has a seed even if it does not shuffle.
+        # The state of a C++ loader has a seed even if the loader does not shuffle.
         if state["shuffle"] and "seed" in state:
             position["seed"] = state["seed"]
         self._restore_position(position, num_left, resumes)
@@ -444,7 +449,7 @@ class PlacedLoader(DataLoader):
         self._restored.left = begin.get("left")
 
     def _restored_to(self) -> str:
-        """Where the next loop starts, for the user; empty if no loop was saved half-way."""
+        """Says where the next loop starts; empty if no loop was saved in the middle of an epoch."""
         start = self._restored
         if start is not None and start.num_to_pass > 0:
             return f"resumes epoch {start.epoch} after {start.num_to_pass} batches"
@@ -484,7 +489,7 @@ class PlacedLoader(DataLoader):
         return 1 if is_split else getattr(dealt, "num_processes", 1)
 
     def _own_generators(self) -> dict[str, torch.Generator]:
-        """The generators that determine the order and the seeds of workers."""
+        """The loader's generators that determine the order and the seeds of workers, by name."""
         named = {
             "loader": self.generator,
             "sampler": getattr(self.get_sampler(), "generator", None),
@@ -496,8 +501,9 @@ class PlacedLoader(DataLoader):
         return {name: own.get_state() for name, own in self._own_generators().items()}
 
     def _share_position(self, loader: PlacedLoader, num_skipped: int) -> None:
-        """Makes this loader start `num_skipped` batches after the first of `loader`. This replaces
-        the position where `loader` would have resumed, so that batches are not skipped twice."""
+        """Makes this loader start `num_skipped` batches after the first batch of `loader`. It
+        replaces the position at which `loader` would have resumed, so that batches are not skipped
+        twice."""
         self._loops = loader._loops
         self._num_before = loader._num_before + num_skipped
         start, loader._restored = loader._restored, None
@@ -510,7 +516,7 @@ class PlacedLoader(DataLoader):
             )
 
     def _take_restored(self) -> Start | None:
-        """Returns once where the next loop starts, if it differs from the default."""
+        """Returns and clears the restored start; None if the loop starts normally."""
         start, self._restored = self._restored, None
         if start is None or start.epoch != self.iteration:
             return None
@@ -539,7 +545,7 @@ class PlacedLoader(DataLoader):
             if position.has_workers and self._iterator is None:
                 self._make_workers()
             position.borrows = [kind for kind in _generators.KINDS if kind in position.begin]
-            # An epoch that had not started uses the current generators.
+            # The state of an epoch that had not started lacks the global generators.
             position.begin = {**_generators.take(), **position.begin}
         if (shard := self._shard_of_batches) is not None:
             shard.num_left_out = position.num_left_out
@@ -547,8 +553,9 @@ class PlacedLoader(DataLoader):
         return position, position.num_batches - num_before
 
     def _make_workers(self) -> None:
-        """Creates the persistent workers that a run had when it was saved. Creating them draws a
-        seed, which the loop that is resumed must not draw again."""
+        """Creates the persistent workers that a run had when it was saved. Creating workers draws a
+        seed. The saved state already includes this draw, so the generators are restored
+        afterwards."""
         own = self._states_of_own()
         if self._recorded is not None:
             self._recorded.held_back = True
@@ -568,7 +575,7 @@ class PlacedLoader(DataLoader):
             self._warn_of_order()
 
     def _hand_out(self, position: LoopPosition, is_last: bool, digest: int | None = None) -> None:
-        """Records that the loop receives its next batch."""
+        """Records that the next batch is returned to the loop."""
         position.hand_out(is_last, digest, self._total_backwards)
         if position.expected is not None and position.expected[0] == position.num_batches:
             if self._num_before == 0 and None not in (digest, position.expected[1]):
@@ -581,7 +588,7 @@ class PlacedLoader(DataLoader):
         position.backwards_at_hand = None
         start = self._restored
         if start is not None and not start.resumes and not self._loops.is_open(position):
-            # State was loaded inside the loop, which continues its own epoch.
+            # State was loaded inside this loop, but the loop continues its own epoch.
             self.set_epoch(position.epoch)
             self._restored = None
             self._loops.begin(position)
@@ -597,18 +604,19 @@ class PlacedLoader(DataLoader):
 
     @contextmanager
     def _as_begun(self, position: LoopPosition) -> Iterator[None]:
-        """Inside the block, the order is drawn. A resumed loop uses the generators from the start
-        of the original loop; the loader's own generators continue from there."""
+        """The block must draw the order of the epoch. For a resumed loop, the generators have the
+        states from the start of the original loop. Only the loader's own generators continue from
+        these states afterwards."""
         if not position.is_restored:
             yield
             return
         sampler = self.get_sampler()
         own = getattr(sampler, "generator", None)
         if "sampler" in position.begin and own is None and hasattr(sampler, "generator"):
-            # Several processes draw it, so they need a common generator.
+            # Several processes draw the order, so they need a common generator.
             sampler.generator = own = torch.Generator()
         elif "sampler" not in position.begin and own is not None and "torch" in position.borrows:
-            # A single process drew it, and its sampler had no generator.
+            # A single process drew the order, and its sampler had no generator.
             sampler.generator = None
         for name, generator in self._own_generators().items():
             if name in position.begin:
@@ -626,7 +634,7 @@ class PlacedLoader(DataLoader):
         self._loops.end(position)
 
     def _leave_loop(self, position: LoopPosition | None) -> None:
-        """Does nothing for a completed loop."""
+        """Marks a loop as left early. A completed loop is unchanged."""
         if position is not None:
             position.is_left_unused = not position.is_used(self._total_backwards)
             self._loops.leave(position)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops over prepared loaders: the common base of the loaders of this package, and
-`DataLoaderShard`, with which each process reads its own batches. See `docs/guide_python.md`."""
+"""Loops over prepared loaders: the common base of this package's loaders, and `DataLoaderShard`,
+which reads the batches of one process. See `docs/guide_python.md`."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from accelerate.utils.random import synchronize_rng_states
 
 
 def is_plain_cpu(batch: Any) -> bool:
-    """Whether it is a plain container of CPU tensors, so that nothing has to move. A quick check
-    that may return False for such a container."""
+    """Whether the batch is a plain container of CPU tensors, so that nothing has to move. The check
+    is quick, so it may return False for such a container."""
     kind = type(batch)
     items = batch.values() if kind is dict else batch if kind in (list, tuple) else (batch,)
     for item in items:
@@ -34,9 +34,9 @@ def is_plain_cpu(batch: Any) -> bool:
 
 
 class DataLoaderStateMixin:
-    """What a loader says during a loop: `end_of_dataloader` (the current batch is the last),
-    `remainder` (real samples of all processes in the last round; -1 before that round and if
-    unknown)."""
+    """What a loader reports during a loop. `end_of_dataloader`: whether the current batch is the
+    last. `remainder`: the number of real samples of all processes in the last round; -1 before that
+    round, or if it is unknown."""
 
     end_of_dataloader = False
     remainder = -1
@@ -57,7 +57,7 @@ class DataLoaderStateMixin:
         return reported
 
     def end(self, reported: tuple[bool, int] | None = None) -> None:
-        """Ends a loop; an outer loop over the same loader continues."""
+        """Ends a loop. An outer loop over the same loader continues."""
         self.gradient_state._remove_dataloader(self)
         running = self.gradient_state.dataloader_references
         if reported is not None and any(loader is self for loader in running):
@@ -67,11 +67,11 @@ class DataLoaderStateMixin:
 class DataLoaderAdapter(PlacedLoader):
     """Base of the loaders that `prepare` creates: torch's loader with the user's settings.
 
-    `skip_batches` are read and dropped. `iteration` counts completed loops and is the epoch passed
-    to samplers.
+    The first `skip_batches` batches are read and dropped. `iteration` counts completed loops and is
+    the epoch passed to samplers.
     """
 
-    # Records the samples of each batch, either where torch takes the indices or where it collates.
+    # Records the samples of each batch, where torch takes the indices or where it collates.
     _recorded: RecordedIndices | None = None
     _is_counted = False
     # torchdata's class, if requested and installed.
@@ -91,7 +91,8 @@ class DataLoaderAdapter(PlacedLoader):
     ):
         refuse_device_mesh(torch_device_mesh)
         super().__init__(dataset, batch_sampler=batch_sampler, **kwargs)
-        # All our loaders have `state_dict`, but programs check this flag before they call it.
+        # All our loaders have `state_dict`, but user code checks this flag before it calls
+        # `state_dict`.
         self.use_stateful_dataloader = use_stateful_dataloader
         if use_stateful_dataloader and is_torchdata_stateful_dataloader_available():
             from torchdata.stateful_dataloader import StatefulDataLoader
@@ -107,12 +108,13 @@ class DataLoaderAdapter(PlacedLoader):
         return self._stateful_kind or type(self)
 
     def __reduce_ex__(self, protocol: int) -> Any:
-        # pickle rejects an object whose type is not its `__class__`, unless a call creates it.
+        # pickle rejects an object whose type is not its `__class__`, unless a function creates the
+        # object.
         made, arguments, *rest = super().__reduce_ex__(protocol)
         return (_made_by, (made, arguments), *rest)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A loop that is open and its workers stay behind.
+        # An open loop and its workers are not pickled.
         state = {**vars(self), "_iterator": None}
         if self._recorded is not None:
             state["_recorded"] = RecordedIndices(self._recorded.indices)
@@ -120,8 +122,8 @@ class DataLoaderAdapter(PlacedLoader):
 
     @property
     def base_dataloader(self) -> DataLoader:
-        """torch's (or torchdata's) loader of the same batches: those of this process, if it reads
-        for itself."""
+        """torch's (or torchdata's) loader of the same batches. If each process reads for itself,
+        these are the batches of this process."""
         return (self._stateful_kind or DataLoader)(**kept_settings(self))
 
     def _count_batches(self) -> None:
@@ -138,7 +140,8 @@ class DataLoaderAdapter(PlacedLoader):
     def _get_iterator(self) -> Iterator:
         if not self._is_counted:
             return super()._get_iterator()
-        # torch's iterator takes the function when it is created; the loader keeps the user's.
+        # torch's iterator keeps the function with which it was created. The loader keeps the
+        # user's.
         collate_fn = self.collate_fn
         self.collate_fn = CountingCollate(collate_fn, self.dataset)
         try:
@@ -147,19 +150,18 @@ class DataLoaderAdapter(PlacedLoader):
             self.collate_fn = collate_fn
 
     def _counted(self, iterator: Iterator) -> Iterator[tuple[Any, BatchCounts]]:
-        """The batches of a new iterator of torch's over this loader, with their counts."""
+        """The batches of a new torch iterator over this loader, with their counts."""
         if self._is_counted:
             return iterator
         if self._recorded is None:
-            # The data set makes its own batches, whose samples are unknown.
+            # The data set makes its own batches, so the number of samples is unknown.
             return ((batch, BatchCounts(1, 1, -1)) for batch in iterator)
         indices = indices_in_turn(iterator, self._recorded.epoch.taken, self.in_order)
         return ((batch, count_samples(indices())) for batch in iterator)
 
     @property
     def _full_size(self) -> int:
-        """The number of samples per batch of this process, except for a short last one; 0 if it
-        varies."""
+        """The number of samples in a full batch of this process; 0 if it varies."""
         size = getattr(self._batches, "batch_size", None)
         if not isinstance(size, int):
             return 0
@@ -171,7 +173,7 @@ class DataLoaderAdapter(PlacedLoader):
         return self.sampler if isinstance(self.sampler, BatchSampler) else self.batch_sampler
 
     def set_sampler(self, sampler: Any) -> None:
-        """Replaces the sampler that batches are made from."""
+        """Replaces the sampler that determines the batches."""
         self._batches.sampler = sampler
 
     def set_epoch(self, epoch: int) -> None:
@@ -182,7 +184,7 @@ class DataLoaderAdapter(PlacedLoader):
         self.iteration = epoch
         level = self._batches
         while level is not None:
-            # Checked on the class, because a skipping sampler forwards attributes of the inner one.
+            # Check the class, because a skipping sampler forwards attributes of the inner one.
             if hasattr(type(level), "set_epoch"):
                 level.set_epoch(epoch)
             inner = getattr(level, "batch_sampler", None)
@@ -203,8 +205,8 @@ class DataLoaderAdapter(PlacedLoader):
 class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
     """A loader that returns this process's batches on its device.
 
-    `rng_types` and `synchronized_generator`: generators that receive process 0's state at the start
-    of a loop. Everything else is torch's `DataLoader`.
+    `rng_types` and `synchronized_generator` select generators that receive process 0's state at the
+    start of a loop. Everything else works like torch's `DataLoader`.
     """
 
     _is_accelerate_prepared = True
@@ -237,7 +239,7 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
             with self._as_begun(position):
                 if self._recorded is not None:
                     self._recorded.num_skipped = num_passed
-                # Persistent workers serve one loop; a concurrent one gets its own.
+                # Persistent workers serve one loop. A concurrent loop gets its own workers.
                 iterator = self._counted(
                     self._iterate() if self._num_loops == 1 else self._get_iterator()
                 )
@@ -253,7 +255,8 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
             while upcoming is not None:
                 batch, counts = upcoming
                 batch = move(batch)
-                # Reads one batch ahead: the last one must be known as such when it is returned.
+                # Read one batch ahead, because the last batch must be known as such when it is
+                # returned.
                 upcoming = ahead.read(iterator)
                 is_last = upcoming is None
                 self.reset()
@@ -270,7 +273,7 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
             feed.leave()
             raise
         finally:
-            # The frame would keep it alive as long as an exception's traceback.
+            # Otherwise an exception's traceback keeps the feed alive through this frame.
             del feed
             self._leave_loop(position)
             self._num_loops -= 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a loader for other batches of the same data keeps."""
+"""The settings that a loader keeps when it reads other batches of the same data."""
 
 from __future__ import annotations
 

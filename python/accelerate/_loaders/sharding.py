@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which samples are in which batch of this process: samplers and the sharded iterable data set.
 
-C++ computes positions (`accelerate/data/samplers.h`); these classes only fetch the items there. See
-`docs/guide_python.md`."""
+C++ computes positions (`accelerate/data/samplers.h`). These classes only fetch the items at these
+positions. See `docs/guide_python.md`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from accelerate.errors import UsageError
 
 
 class DealtBatch(list):
-    """One process's batch of a round. Its first `num_real` samples are not repeats for filling up;
-    `num_of_round` counts such samples in the batches of all processes. Loaders read this from the
-    batch itself, so other samplers may be in between."""
+    """One process's batch of a round. Its first `num_real` samples are real; the others are repeats
+    that fill the batch up. `num_of_round` counts the real samples in the batches of all processes.
+    Loaders read these numbers from the batch itself, so other samplers may wrap this one."""
 
     def __init__(self, samples: Iterable, num_real: int, num_of_round: int):
         super().__init__(samples)
@@ -29,7 +29,7 @@ class DealtBatch(list):
 
 
 def own_range(shard: _C.IterableShard) -> slice:
-    """This rank's units of a full round."""
+    """The positions of this rank's units in a full round."""
     mine = [position for position in range(shard.round_size) if shard.is_mine(position)]
     return slice(mine[0], mine[-1] + 1)
 
@@ -37,8 +37,8 @@ def own_range(shard: _C.IterableShard) -> slice:
 def take_rounds(
     stream: Iterator, shard: _C.IterableShard, count: Callable[[list], int] = len
 ) -> Iterator[tuple[list, int, int]]:
-    """For each round: this rank's units, how many of them are not repeats, and the `count` of what
-    was read for the round. Reads at most one round ahead, so endless streams work."""
+    """For each round: this rank's units, how many of them are real, and the `count` of all units
+    that were read for the round. Reads at most one round ahead, so endless streams work."""
     size = shard.round_size
     own = own_range(shard)
     first: list = []
@@ -99,20 +99,19 @@ class _OverBatches(BatchSampler):
 
 
 def are_of_one_size(batches: Any) -> bool:
-    """Whether torch's own batch sampler creates them, so that samples can be counted."""
+    """Whether torch's own batch sampler creates the batches, so that samples can be counted."""
     while isinstance(batches, _OverBatches):
         batches = batches.batch_sampler
     return type(batches) is BatchSampler
 
 
 class BatchSamplerShard(_OverBatches):
-    """The batches of one process out of those of `batch_sampler`.
+    """The batches of one process, out of all batches of `batch_sampler`.
 
-    Whole batches are distributed in turn, or each is split into equal parts (`split_batches`). If
-    the end does not fill a round of all processes, it is dropped (`drop_last` of the batch
+    Processes take whole batches in turn, or an equal share of each batch (`split_batches`). If the
+    last batches do not fill a round of all processes, they are dropped (`drop_last` of the batch
     sampler), filled up with samples from the beginning (`even_batches`), or left uneven. A batch
-    sampler without `batch_size` may have batches of varying size; filling up then repeats whole
-    batches.
+    sampler without `batch_size` may have batches of varying size. Whole batches are then repeated.
     """
 
     def __init__(
@@ -128,7 +127,7 @@ class BatchSamplerShard(_OverBatches):
         self.process_index = process_index
         self.split_batches = split_batches
         self.even_batches = even_batches
-        # Before the first round: samples, or batches if their size may vary.
+        # Samples to skip before the first round, or batches if their size may vary.
         self.num_left_out = 0
         self.batch_size = getattr(batch_sampler, "batch_size", None)
         self.drop_last = getattr(batch_sampler, "drop_last", False)
@@ -184,7 +183,7 @@ class BatchSamplerShard(_OverBatches):
     def _full_batches(self) -> Iterator[list[int]]:
         size = self.batch_size
         for number, batch in enumerate(self.batch_sampler):
-            # Only the last batch may be short, so the previous one must have been full.
+            # Only the last batch may be short, so earlier ones must be full.
             if size != self.batch_size:
                 raise self._uneven(number - 1, size)
             size = len(batch)
@@ -233,10 +232,12 @@ class SkipBetween(SkipBatchSampler):
 
 
 class IterableDatasetShard(IterableDataset):
-    """The elements of one process out of those of `dataset`, which every process reads completely.
+    """The elements of one process, out of all elements of `dataset`. Every process reads all of
+    them.
 
-    `batch_size` is that of one process; with `split_batches`, of all together. The end is dropped
-    (`drop_last`) or filled up with elements from the beginning.
+    `batch_size` is the size for one process, or for all processes together with `split_batches`.
+    Elements at the end that do not fill a round are dropped (`drop_last`), or filled up with
+    elements from the beginning.
     """
 
     def __init__(
@@ -300,16 +301,16 @@ class IterableDatasetShard(IterableDataset):
                 yield element
 
     def take_counts(self) -> tuple[int, int]:
-        """How many elements since the last call were repeats for filling up, and how many in the
-        current round, over all processes, are not."""
+        """Counts since the last call: how many elements were repeats, and how many elements of the
+        current round, over all processes, are real."""
         num_repeated, self._num_repeated = self._num_repeated, 0
         return num_repeated, self._num_of_round
 
 
 class BatchCounts(NamedTuple):
-    """What a loader knows about a batch: its samples, how many of them are not repeats for filling
-    up, and the number of such samples over all processes in the same round (-1 if unknown; None if
-    the batch was not distributed)."""
+    """What a loader knows about a batch: its samples, how many of them are real, and the number of
+    real samples over all processes in the same round (-1 if unknown; None if the batch was not
+    distributed). The other samples are repeats that fill the batch up."""
 
     num_samples: int
     num_real: int
@@ -317,8 +318,8 @@ class BatchCounts(NamedTuple):
 
 
 class CountingCollate:
-    """Collates elements of an iterable data set and returns (batch, its counts). It runs where the
-    elements are read, possibly in a worker, right after them."""
+    """Collates elements of an iterable data set and returns (batch, its counts). It must run in the
+    process that reads the elements, e.g. in a worker, directly after reading them."""
 
     def __init__(self, collate_fn: Callable, dataset: IterableDataset):
         self.collate_fn = collate_fn

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepared modules: calls that go through the engine."""
+"""Prepared modules, whose calls go through the engine."""

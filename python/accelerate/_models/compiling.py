@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiling a prepared module as `dynamo_plugin` says."""
+"""Compiles a prepared module as `dynamo_plugin` requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from accelerate.utils.other import compile_regions
 
 
 def compiled(prepared: torch.nn.Module, plugin: Any, evaluation_mode: bool) -> torch.nn.Module:
-    """Compiles the module as the plugin says, only once."""
+    """Compiles the module as the plugin requests, but only once."""
     if is_compiled_module(prepared) or prepared._compiled_call_impl is not None:
         return prepared
     kwargs = plugin.to_kwargs()
@@ -20,6 +20,6 @@ def compiled(prepared: torch.nn.Module, plugin: Any, evaluation_mode: bool) -> t
         return compile_regions(prepared, **kwargs)
     if not evaluation_mode:
         return torch.compile(prepared, **kwargs)
-    # It may be trained later, and must be recognised as the module itself until then.
+    # The module may be trained later. Until then it must be recognised as the module itself.
     prepared.compile(**kwargs)
     return prepared

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The methods of DeepSpeed's engine for saving and loading, which loops and libraries call on the
+"""The methods of DeepSpeed's engine that save and load. User code and libraries call them on the
 model that `prepare` returns with a `DeepSpeedPlugin` (docs/guide_sharding.md)."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NOT_DEEPSPEEDS = ("loader", "python_loader", "generator", "python_generator")
 
 
 class DeepSpeedEngine:
-    """The engine of one prepared model; `accelerator` saves and loads everything it has
+    """The engine of one prepared model. It saves and loads everything that `accelerator` has
     prepared."""
 
     def __init__(self, accelerator: Any, context: RunContext) -> None:
@@ -87,7 +87,7 @@ class DeepSpeedEngine:
         load_lr_scheduler_states: bool = True,
         load_module_only: bool = False,
     ) -> tuple[str | None, dict[str, Any]]:
-        """Loads what `save_checkpoint` saved, by default the latest. Returns its path and the
+        """Loads a checkpoint of `save_checkpoint`, by default the latest. Returns its path and the
         `client_state`, or None and an empty dictionary if there is no checkpoint. Call it on all
         processes."""
         accelerator = self.accelerator
@@ -119,7 +119,8 @@ class DeepSpeedEngine:
 
     @contextmanager
     def _as_deepspeed(self) -> Iterator[None]:
-        """Inside the block, checkpoints contain what DeepSpeed's do: no loaders and generators."""
+        """Inside the block, checkpoints contain the same as DeepSpeed's: no loaders and
+        generators."""
         self.context.kinds_left_out = _NOT_DEEPSPEEDS
         try:
             yield
@@ -141,8 +142,8 @@ def _existing(found: weakref.ref) -> Any:
 
 
 class ConfigView:
-    """The configuration of a model, whose `get` also reads that of DeepSpeed, like `config` of
-    DeepSpeed's engine."""
+    """The configuration of a model. Like `config` of DeepSpeed's engine, `get` also reads
+    DeepSpeed's configuration."""
 
     __slots__ = ("_own", "_deepspeed")
 
@@ -164,7 +165,7 @@ class ConfigView:
         setattr(self._own, name, value)
 
     def __reduce__(self) -> Any:
-        # A copy is the model's own configuration.
+        # A copy becomes the model's own configuration.
         return as_wrapped(self._own)
 
     def __repr__(self) -> str:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `prepare` returns for a module: the same module, but calls go through the engine.
+"""The module that `prepare` returns: the same module, but calls go through the engine.
 
 If the engine has nothing to do around calls, as in a single process, this is the user's object.
-Otherwise, a prepared module is a second object with the *same* attributes: both share one
-`__dict__`, so parameters, hooks, `train()` and everything else are those of the user's module. Its
-type is a subclass of the user's class, one for all modules of that class. Its `__class__` is the
-user's class, so code that inspects it, replaces it or creates another module from it uses the
-user's class. The engine has a slot outside of the attributes.
+Otherwise, a prepared module is a second object with the *same* attributes. Both objects share one
+`__dict__`, so parameters, hooks, `train()` and everything else are those of the user's module. The
+type of the prepared module is a subclass of the user's class; all modules of a class share one such
+type. Its `__class__` is the user's class, so code that inspects or replaces `__class__`, or creates
+another module from it, uses the user's class. The engine is stored in a slot outside of `__dict__`.
 
-Calls of the user's own object do not use the engine, which is what `unwrap_model` is for. With
-mixed precision it computes in the same precision, as in the original."""
+Calls of the user's own object do not use the engine. `unwrap_model` returns this object. As in
+Hugging Face Accelerate, it also computes in mixed precision."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from accelerate.errors import UsageError
 
 
 class Scope(AbstractContextManager, ContextDecorator):
-    """Context manager (and decorator) for objects of the engine with `enter` and `exit`, or
-    `abandon` for those that need to know about an exception."""
+    """Context manager and decorator for engine objects with `enter` and `exit`. On an exception it
+    calls `abandon` instead, if the object has it."""
 
     def __init__(self, *inner: Any) -> None:
         self._inner = inner
@@ -58,8 +58,8 @@ class Scope(AbstractContextManager, ContextDecorator):
 def parameter_set(
     module: torch.nn.Module, units: Sequence[str] = (), whole: Sequence[str] = ()
 ) -> _C.ParameterSet:
-    """The named tensors of a module, each once. `units`: names of modules that are shard units;
-    `whole`: names of parameters that are not sharded."""
+    """The named tensors of a module, each once. `units` are names of modules that are shard units.
+    `whole` are names of parameters that are not sharded."""
     parameters = dict(module.named_parameters())
     buffers = dict(module.named_buffers())
     tied = {
@@ -92,7 +92,7 @@ def _second_names(named: Callable, listed: dict[str, torch.Tensor]) -> dict[str,
 
 
 def _transient_buffers(module: torch.nn.Module) -> set[str]:
-    """Buffers that are not part of the module's state."""
+    """The names of buffers that are not part of the module's state."""
     return {
         f"{prefix}.{name}" if prefix else name
         for prefix, submodule in module.named_modules(remove_duplicate=False)
@@ -112,7 +112,7 @@ class Autocast(typing.NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is just the precision of the run."""
+        """Whether this is exactly the precision of the run."""
         return self.enabled and self.cache_enabled is None and self.is_of_engine
 
     def run(self, function: Callable, args: tuple, kwargs: dict) -> Any:
@@ -152,7 +152,7 @@ def _bare_autocast(device_type: str, dtype: torch.dtype, enabled: bool) -> Itera
 
 
 def has_compiled_inner(module: torch.nn.Module) -> bool:
-    """Whether `torch.compile` created it or a submodule, or was applied to one in place."""
+    """Whether `torch.compile` created the module or a submodule, or was applied to one in place."""
     return any(
         submodule._compiled_call_impl is not None or is_compiled_module(submodule)
         for submodule in module.modules()
@@ -167,7 +167,7 @@ def refuse_compiled() -> NoReturn:
 
 
 def refuse_compiled_twice(function: Any) -> None:
-    """A function has no parameters that a prepared one could share."""
+    """Rejects a compiled function, because it has no parameters that a prepared one could share."""
     module = _module_of_compiled(function)
     if module is not None and _prepared_in(module) is None:
         raise UsageError(
@@ -182,8 +182,8 @@ _NO_GRADIENT = "received no gradient in the last backward pass"
 
 
 class _Buckets:
-    """What torch's compiler needs to know about the running model: how its gradients are split into
-    buckets, so that compiled graphs end there and communication overlaps with backward."""
+    """Tells torch's compiler how the gradients of the running model are split into buckets.
+    Compiled graphs then end at the buckets, and communication overlaps with backward."""
 
     def __init__(self, bucket_bytes_cap: int) -> None:
         self.bucket_bytes_cap = bucket_bytes_cap
@@ -201,12 +201,12 @@ class _Engine:
     ) -> None:
         self.module = module
         self.context = context
-        # The context applies the precision of the run; this is for other settings.
+        # The context applies the precision of the run. `_autocast` applies other settings.
         self._autocast = None if autocast is None or autocast.is_plain else autocast
-        # The dtype of the weights, if master weights are trained instead.
+        # The dtype of the weights if master weights are trained, otherwise None.
         self._weights = context.weights
         self._buckets = _Buckets(ddp.bucket_cap_mb * 1024 * 1024)
-        # Set by `attach`.
+        # `attach` sets this.
         self.deepspeed: DeepSpeedEngine | None = None
         self._thread = threading.local()
         self._inlined: Callable | None = None
@@ -227,7 +227,8 @@ class _Engine:
         self._buffers = [table[name] for table, name in self._buffer_slots]
 
     def _list_members(self) -> None:
-        # Filling an empty slot removes nothing, and whole parameters next to it are still trained.
+        # Filling an empty slot removes no parameter, and whole parameters beside it are still
+        # trained.
         self._tables = [
             table
             for owner in self.module.modules()
@@ -237,8 +238,9 @@ class _Engine:
         self._members = [member for table in self._tables for member in table.values()]
 
     def _check_members(self) -> None:
-        """Checks that no parameter was added or removed: the gradient of a new one would not be
-        synchronised, and a missing one would block its bucket, so processes would diverge."""
+        """Checks that no parameter was added or removed. The gradient of an added parameter would
+        not be synchronised. A removed one would block its bucket. In both cases, processes would
+        diverge."""
         if _C.hold_still(self._tables, self._members):
             return
         now = dict(self.module.named_parameters(remove_duplicate=False))
@@ -260,7 +262,7 @@ class _Engine:
 
     @property
     def is_inside(self) -> bool:
-        """Whether this thread is in a call of the module; nested calls bypass the engine."""
+        """Whether this thread is in a call of the module. Nested calls bypass the engine."""
         return getattr(self._thread, "is_inside", False)
 
     def _compilable(self, function: Callable) -> Callable:
@@ -294,8 +296,8 @@ class _Engine:
             finally:
                 frames.set_eval_frame(None)
 
-        # The compiler must only see the user's frames: ours would break the graph, or fail with
-        # `fullgraph`.
+        # The compiler must see only the user's frames. Our frames would break the graph, or fail
+        # with `fullgraph`.
         frames.set_eval_frame(None)
         try:
             return self._run(compiled, args, kwargs)
@@ -303,7 +305,7 @@ class _Engine:
             frames.set_eval_frame(compiler)
 
     def _run(self, function: Callable, args: tuple, kwargs: dict) -> Any:
-        # `self.buffer = new` in the user's forward replaces the tensor.
+        # The user's forward may replace a buffer with `self.buffer = new`.
         for (table, name), known in zip(self._buffer_slots, self._buffers):
             if table.get(name) is not known:
                 self._list_buffers()
@@ -325,7 +327,7 @@ class _Engine:
             forward = self.context.begin_forward()
         except UsageError as error:
             if _NO_GRADIENT in str(error):
-                # A parameter was replaced.
+                # A parameter was replaced. This check raises an error that names it.
                 self.context.check_unchanged("forward", parameter_set(self.module))
             raise
         self._thread.is_inside = True
@@ -354,12 +356,12 @@ class _Engine:
 
 
 class _Retyped:
-    """Base that precedes the user's class in types of this module. `__class__` is the user's."""
+    """Base class that precedes the user's class in our types. `__class__` is the user's class."""
 
     _accelerate_kind: type
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Skips the user's hook: this is not a new class of theirs, to be registered or checked."""
+        """Skips the user's hook, which is meant for classes that the user defines."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         # `type(model)(...)` creates a module of the user's class.
@@ -367,8 +369,8 @@ class _Retyped:
 
 
 class InPlace(_Retyped):
-    """The user's own module with one of our types. Saved objects and copies have the user's
-    class."""
+    """The user's own module, changed in place to one of our types. Saved objects and copies have
+    the user's class."""
 
     @property
     def __class__(self) -> type:  # type: ignore[override]
@@ -380,7 +382,7 @@ class InPlace(_Retyped):
 
     @classmethod
     def _accelerate_type_for(cls, kind: type) -> type:
-        """The type of a module whose class the user changes."""
+        """The type for a module whose class the user replaces."""
         return kind
 
     def __reduce_ex__(self, protocol: int) -> Any:
@@ -405,8 +407,8 @@ class _InPrecision(InPlace):
 
 
 class _Routed(InPlace):
-    """The user's own module, whose calls go through the engine of the prepared one while that
-    exists: DeepSpeed's loops call either."""
+    """The user's own module, whose calls go through the engine of the prepared module while that
+    exists. Loops for DeepSpeed call either of the two."""
 
     @classmethod
     def _accelerate_type_for(cls, kind: type) -> type:
@@ -437,7 +439,7 @@ class _Prepared(_Retyped):
 
     @__class__.setter
     def __class__(self, kind: type) -> None:
-        # As `torch.nn.utils.parametrize` does, to add a property to the module's class.
+        # Done like in `torch.nn.utils.parametrize`, which adds a property to the module's class.
         self._accelerate_engine.module.__class__ = kind
         set_type(self, _type_of(type(self).__mro__[1], kind))
 
@@ -485,8 +487,8 @@ class _DeepSpeedPrepared(_Prepared):
 
     @property
     def config(self) -> Any:
-        """The model's configuration, whose `get` also reads DeepSpeed's; DeepSpeed's if it has
-        none."""
+        """The model's configuration, whose `get` also reads DeepSpeed's. If the model has no
+        configuration, this is DeepSpeed's."""
         engine = self._accelerate_engine
         own = getattr(engine.module, "config", None)
         if engine.is_inside or hasattr(own, "get"):
@@ -500,8 +502,8 @@ class _DeepSpeedPrepared(_Prepared):
 
 
 class _UsersOwn:
-    """An attribute of `DistributedDataParallel` that loops read on a prepared module. An attribute
-    of that name in the user's module takes precedence."""
+    """An attribute of `DistributedDataParallel` that user code reads on a prepared module. An
+    attribute of the same name in the user's module takes precedence."""
 
     def __init__(self, instead: Callable[[Any], Any]) -> None:
         self._instead = instead
@@ -519,8 +521,8 @@ class _UsersOwn:
         return self._instead(prepared._accelerate_engine)
 
     def __bool__(self) -> bool:
-        # Since torch 2.14, its compiler reads `_is_fsdp_managed_module` without calling `__get__`
-        # and skips modules for which it is true. It never sees a sharded one.
+        # Since torch 2.14, its compiler reads `_is_fsdp_managed_module` without calling `__get__`,
+        # and skips modules for which it is true. The compiler never sees a sharded module.
         return False
 
 
@@ -536,7 +538,7 @@ def _as_of_ddp() -> dict[str, Any]:
     return {
         "module": _UsersOwn(lambda engine: engine.module),
         "no_sync": _UsersOwn(_no_sync),
-        # transformers reads it to decide whether processes must generate equally many tokens.
+        # transformers reads this to decide whether processes must generate equally many tokens.
         "_is_fsdp_managed_module": _UsersOwn(lambda engine: engine.context.is_spread),
         "require_backward_grad_sync": property(
             lambda prepared: prepared._accelerate_engine.context.syncs_gradients, _set_syncs
@@ -545,7 +547,7 @@ def _as_of_ddp() -> dict[str, Any]:
 
 
 def _own_compiler_config(prepared: Any) -> NoReturn:
-    # Torch's compiler takes modules that have it for its own.
+    # Torch's compiler treats modules with this attribute as its own.
     raise AttributeError("get_compiler_config")
 
 
@@ -554,8 +556,8 @@ def _run_compiled(prepared: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 class _CompiledForward:
-    """Torch's compiler stores a compiled forward in a module's attributes, where calls would bypass
-    the engine, e.g. after `torch.compile` of a compiled module."""
+    """Keeps a compiled forward out of the module's attributes. Torch's compiler stores it there,
+    e.g. if a compiled module is compiled again, and calls would then bypass the engine."""
 
     def __get__(self, prepared: Any, owner: type | None = None) -> Any:
         if prepared is None:
@@ -569,8 +571,8 @@ class _CompiledForward:
 
 
 def _keep_out_of_graphs(function: Callable) -> Callable:
-    """Makes torch's compiler skip this frame and compile the ones it calls, like torch's own
-    `skip`, which is slow to import."""
+    """Makes torch's compiler skip this frame and compile the frames that it calls. Does the same as
+    torch's own `skip`, which is slow to import."""
     frames: Any = torch._C._dynamo.eval_frame
     action = frames._FrameAction
     strategy = frames._FrameExecStrategy(action.SKIP, action.DEFAULT)
@@ -579,7 +581,8 @@ def _keep_out_of_graphs(function: Callable) -> Callable:
 
 
 def _is_prepared_as(kind: type, module: Any) -> bool:
-    """False if a custom class calls `type(model).forward(self, ...)` to reach its base."""
+    """Whether `module` is prepared and its class is exactly `kind`. False if a custom class calls
+    `type(model).forward(self, ...)` to reach its base."""
     return getattr(type(module), "_accelerate_kind", None) is kind
 
 
@@ -594,8 +597,8 @@ def _engine_forward(kind: type) -> Callable:
 
 
 def _inner_generate(kind: type) -> Callable:
-    """For PEFT's models, which call their inner module: goes through the engine once for all of it.
-    All processes generate equally many tokens, because gathers are collective."""
+    """`generate` for PEFT's models, which call their inner module. The whole call goes through the
+    engine once. All processes generate equally many tokens, because gathers are collective."""
 
     @functools.wraps(kind.generate)
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -630,7 +633,7 @@ _FORWARDS = {
     _DeepSpeedPrepared: _engine_forward,
     _InPrecision: _precise_forward,
 }
-# One type for all modules of a class; it exists as long as any of them.
+# One type for all modules of a class. A type exists while any of its modules exists.
 _types: weakref.WeakValueDictionary[tuple, type] = weakref.WeakValueDictionary()
 
 
@@ -658,13 +661,13 @@ def _type_of(base: type, kind: type, autocast: Autocast | None = None) -> type:
     return made
 
 
-# Classes that the user derived from types of this module, and the user's classes they stand for.
+# Maps classes that the user derived from our types to the user's classes that these represent.
 _made_of: weakref.WeakKeyDictionary[type, list[type]] = weakref.WeakKeyDictionary()
 
 
 class _StandIn:
-    """Precedes the user's metaclass in that of our types: `class Sub(type(model))` becomes a
-    subclass of the user's class."""
+    """Base class that precedes the user's metaclass in the metaclass of our types. `class
+    Sub(type(model))` becomes a subclass of the user's class."""
 
     def __new__(cls, name: str, bases: tuple, members: dict[str, Any], **kwargs: Any) -> Any:
         if "_accelerate_kind" in members:
@@ -713,7 +716,7 @@ def set_type(module: Any, kind: type) -> None:
 
 # The contexts of modules that are prepared in place.
 _local: Any = WeakIdKeyDictionary()
-# Weak references to the prepared modules that belong to `_Routed` ones.
+# Weak references from `_Routed` modules to their prepared modules.
 _prepared_of: Any = WeakIdKeyDictionary()
 
 
@@ -724,8 +727,8 @@ def attach(
     ddp: _C.DdpOptions,
     deepspeed: DeepSpeedEngine | None = None,
 ) -> torch.nn.Module:
-    """The module itself, or a prepared object sharing its attributes if the engine has something to
-    do around calls, or `deepspeed` is given."""
+    """The module itself, or a prepared object that shares its attributes. The latter is needed if
+    the engine has work to do around calls, or if `deepspeed` is given."""
     kind = module.__class__
     if autocast is not None:
         set_type(module, _type_of(_InPrecision, kind, autocast))
@@ -733,7 +736,7 @@ def attach(
         _local[module] = context
         return module
     _local.pop(module, None)
-    # Bypasses the user's `__new__`, which may need arguments.
+    # Bypasses the user's `__new__`, which may require arguments.
     base = _Prepared if deepspeed is None else _DeepSpeedPrepared
     prepared = object.__new__(_type_of(base, kind))
     object.__setattr__(prepared, "__dict__", module.__dict__)
@@ -746,7 +749,7 @@ def attach(
     return prepared
 
 
-# Compiled modules whose inner module was prepared and has been unwrapped.
+# Compiled modules whose prepared inner module has been unwrapped.
 _compiled: weakref.WeakKeyDictionary[Any, torch.nn.Module] = weakref.WeakKeyDictionary()
 
 
@@ -756,7 +759,7 @@ def is_compiled_module(module: Any) -> bool:
 
 
 def _is_compiled_kind(kind: type) -> bool:
-    # The compiler is slow to import; if it was not imported, nothing is compiled.
+    # The compiler is slow to import. If no code has imported it, no module is compiled.
     compiler = sys.modules.get("torch._dynamo.eval_frame")
     return compiler is not None and issubclass(kind, compiler.OptimizedModule)
 
@@ -807,14 +810,14 @@ def unwrap(model: Any) -> Any:
 
 
 def replace_in_compiled(compiled: Any, inner: torch.nn.Module) -> None:
-    """Makes `inner` the module that a compiled one exposes; its calls still go through the
-    engine."""
+    """Makes `inner` the module that a compiled module exposes. Calls of the compiled module still
+    go through the engine."""
     if (prepared := _prepared_in(compiled)) is not None:
         _compiled[compiled] = prepared
     compiled._orig_mod = inner
 
 
 def take_off_precision(module: torch.nn.Module) -> None:
-    """Lets calls of the user's own module compute in the precision of its weights again."""
+    """Makes calls of the user's own module compute in the precision of its weights again."""
     if issubclass(type(module), _InPrecision):
         set_type(module, module.__class__)

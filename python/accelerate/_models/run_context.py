@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an `Accelerator` has prepared and registered, for the modules that save and load it."""
+"""The objects that an `Accelerator` has prepared and registered, for the modules that save and
+load."""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ from accelerate.scheduler import AcceleratedScheduler
 from accelerate.state import AcceleratorState
 from accelerate.utils.dataclasses import ProjectConfiguration
 
-# The object that lists Python's files in a checkpoint.
+# The name of the object that lists Python's files in a checkpoint.
 PYTHON_FILES = "python_parts"
 
 
 class PythonFiles(ObjectState):
     """The files that Python has written into a checkpoint, by the object whose state they contain.
-    `weights` are read without running code, `pickles` are not. C++ also reads
-    `weights.OBJECT.file`, to report what it cannot load."""
+    Reading `weights` runs no code; reading `pickles` may. C++ also reads `weights.OBJECT.file`, to
+    report files that it cannot load."""
 
     def __init__(self) -> None:
         super().__init__(lambda: None, lambda _: None)
@@ -44,23 +45,23 @@ class PythonFiles(ObjectState):
 
 @dataclass(eq=False)
 class RunContext:
-    """An `Accelerator` creates it, fills it in, and shares it with the modules that need it."""
+    """Data that an `Accelerator` creates, fills in, and shares with the modules that need it."""
 
     project: ProjectConfiguration
-    # Whether each machine has disks of its own.
+    # Whether each machine has its own disks.
     saves_on_each_node: bool
-    # Known when the processes are connected.
+    # Set when the processes are connected.
     state: AcceleratorState = field(init=False)
     run: _C.TrainingRun = field(init=False)
     is_sharded: bool = False
     has_own_engine: bool = False
-    # The user's modules, and what `prepare` has returned for them.
+    # The user's modules, and the modules that `prepare` has returned for them.
     models: list[torch.nn.Module] = field(default_factory=list)
     prepared_models: list[torch.nn.Module] = field(default_factory=list)
     optimizers: list[AcceleratedOptimizer] = field(default_factory=list)
     schedulers: list[AcceleratedScheduler] = field(default_factory=list)
     loaders: list[Any] = field(default_factory=list)
-    # State that is registered with the run, whose registry does not own it; these lists do.
+    # Objects registered with the run. The run's registry does not own them; these lists do.
     states: list[ObjectState] = field(default_factory=list)
     custom_objects: list[Any] = field(default_factory=list)
     custom_states: list[ObjectState] = field(default_factory=list)
@@ -74,7 +75,7 @@ class RunContext:
 
     @property
     def is_writer(self) -> bool:
-        """Whether this process writes what is common to all."""
+        """Whether this process writes the files that are common to all processes."""
         state = self.state
         return state.is_local_main_process if self.saves_on_each_node else state.is_main_process
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugins of FSDP and DeepSpeed: their configuration, and which of them are active."""
+"""The plugins of FSDP and DeepSpeed: their configuration, and which plugins are active."""

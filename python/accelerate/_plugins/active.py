@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which DeepSpeed plugin of a run is active, and whose precision policy FSDP's plugin has."""
+"""Which DeepSpeed plugin of a run is active, and which precision policy FSDP's plugin has."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from accelerate.utils.dataclasses import DeepSpeedPlugin, FullyShardedDataParall
 
 
 def get_active_deepspeed_plugin(state: Any) -> DeepSpeedPlugin:
-    """The active plugin of the state."""
+    """The active DeepSpeed plugin of `state`."""
     plugins = state.deepspeed_plugins
     if plugins is None:
         raise ValueError(
@@ -22,13 +22,13 @@ def get_active_deepspeed_plugin(state: Any) -> DeepSpeedPlugin:
 
 
 def fill_policy(plugin: FullyShardedDataParallelPlugin, precision: str) -> None:
-    """As the original, gives a plugin without a policy one for the run's precision. It is only
-    informative, because operators cast."""
+    """Like Hugging Face Accelerate, gives a plugin without a policy the policy of the run's
+    precision. This policy is only informative, because operators cast."""
     plugin._is_policy_filled_in = given_policy(plugin) is None  # type: ignore[attr-defined]
     plugin.set_mixed_precision(precision)
 
 
 def given_policy(plugin: FullyShardedDataParallelPlugin) -> Any:
-    """The policy of the user, which is followed."""
+    """The policy that the user has set; None if there is none."""
     is_filled_in = getattr(plugin, "_is_policy_filled_in", False)
     return None if is_filled_in else plugin.mixed_precision_policy

@@ -31,8 +31,8 @@ _ZERO_FLAGS = (
     "stage3_gather_16bit_weights_on_model_save",
     "stage3_gather_fp16_weights_on_model_save",
 )
-# Types of the keys that change a run. As in DeepSpeed, numbers of the section zero_optimization may
-# be strings, others may not, and flags may be any word for yes and no.
+# Types of the keys that change a run. As in DeepSpeed, numbers in the section zero_optimization may
+# be strings, other numbers may not, and flags may be any word for yes and no.
 _KINDS = {
     "train_batch_size": _COUNT,
     "train_micro_batch_size_per_gpu": _COUNT,
@@ -55,8 +55,8 @@ for _section in ("zero_optimization.offload_optimizer", "zero_optimization.offlo
 
 
 def kind_of_value(ds_key_long: str) -> Any:
-    """The type of a key of the configuration; None if nothing here reads it. Every section may have
-    an `enabled` flag."""
+    """The type of a key of the configuration; None if this package does not read the key. Every
+    section may have an `enabled` flag."""
     return FLAG if ds_key_long.endswith(".enabled") else _KINDS.get(ds_key_long)
 
 
@@ -73,9 +73,9 @@ def _check_values(node: dict[str, Any], remedy: str, prefix: str = "") -> None:
 
 
 class HfDeepSpeedConfig:
-    """A DeepSpeed configuration, from a dictionary, the path of a JSON file, JSON, or
-    base64-encoded JSON. Values are looked up by dotted names and have the type of their key; other
-    types raise `ConfigError`."""
+    """A DeepSpeed configuration: a dictionary, the path of a JSON file, JSON, or base64-encoded
+    JSON. Values are looked up by dotted names and have the type of their key. Other types raise
+    `ConfigError`."""
 
     __module__ = "accelerate.utils.deepspeed"  # The public module.
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This process among the others: its connection, and where its main thread is."""
+"""This process in the run: its connection, and the position of its main thread."""

@@ -18,7 +18,7 @@ from accelerate.utils.dataclasses import InitProcessGroupKwargs
 
 def connect(cpu: bool, kwargs: dict[str, Any]) -> tuple[_C.ProcessEnvironment, _C.ProcessGroup]:
     """This process's ranks and the group of all processes. Creates torch.distributed's group unless
-    the user has done so."""
+    user code has already created it."""
     watch_script()
     if dist.is_available() and dist.is_initialized():
         return _environment_of_user(), _C.ProcessGroup(dist.group.WORLD)
@@ -34,7 +34,7 @@ def _environment_of_user() -> _C.ProcessEnvironment:
     environment = _C.detect_environment()
     if (environment.rank, environment.world_size) == (rank, world_size):
         return environment
-    # Nothing says on which machines processes run, so assume this one.
+    # No variable says on which machines the processes run, so assume one machine.
     return _C.environment_of_group(
         rank=rank,
         world_size=world_size,
@@ -48,7 +48,8 @@ def _make_group(environment: _C.ProcessEnvironment, cpu: bool, kwargs: dict[str,
     timeout = kwargs.pop("timeout", None)
     _check_arguments(wanted, timeout)
     if wanted == "nccl" and (cpu or _C.default_device().type == "cpu"):
-        # Scripts for GPUs request it and also run on CPUs, where the original silently uses Gloo.
+        # Scripts for GPUs request NCCL and also run on CPUs, where Hugging Face Accelerate silently
+        # uses Gloo.
         warnings.warn('backend="nccl" needs GPUs. This run uses the CPU and Gloo.', stacklevel=6)
         wanted = None
     backend = environment.choose_backend(wanted, cpu)
@@ -56,8 +57,8 @@ def _make_group(environment: _C.ProcessEnvironment, cpu: bool, kwargs: dict[str,
         rendezvous = {"init_method": kwargs.pop("init_method")}
     else:
         rendezvous = {"store": environment.connect_store(timeout)}
-        # Gloo would use the address that this machine's host name resolves to, which other machines
-        # may not reach.
+        # By default, Gloo uses the address that this machine's host name resolves to. Other
+        # machines may not be able to reach it.
         interface = environment.interface()
         if interface:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)

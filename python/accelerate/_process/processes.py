@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of a run as an `Accelerator` shows them, and functions that run on some of them."""
+"""The processes of a run in the interface of `Accelerator`, and functions that run on some of
+them."""
 
 from __future__ import annotations
 
@@ -72,11 +73,11 @@ class Processes:
         self.state.wait_for_everyone()
 
     def main_process_first(self) -> AbstractContextManager[None]:
-        """The main process runs the block before the others."""
+        """Runs the block on the main process before the other processes."""
         return self.state.main_process_first()
 
     def local_main_process_first(self) -> AbstractContextManager[None]:
-        """The first process of each machine runs the block before the others there."""
+        """Runs the block on the first process of each machine before the others there."""
         return self.state.local_main_process_first()
 
     def on_main_process(self, function: Callable | None = None) -> Callable:

@@ -28,18 +28,18 @@ _is_watching = False
 
 
 def watch_script() -> None:
-    """From now on, threads of the engine can query the position of the main thread."""
+    """Lets threads of the engine query the position of the main thread."""
     global _is_watching
     if not _is_watching:
         _is_watching = True
-        # Before the interpreter ends, after which it cannot be queried.
+        # Unregister before the interpreter ends, because it cannot be queried afterwards.
         atexit.register(_C.unwatch_script)
         _C.watch_script(_take_stack)
 
 
 def _take_stack() -> tuple[list[tuple[str, bool]], str, int]:
-    """The frames of the main thread, innermost first, and whether they are user code; the current
-    collective of torch.distributed, if any; and an identifier of this call of it."""
+    """The frames of the main thread, innermost first, and whether each is user code. Also the
+    current collective of torch.distributed, if any, and an identifier of this call."""
     frames: list[tuple[str, bool]] = []
     operation, call = "", 0
     main = threading.main_thread().ident or 0
@@ -47,7 +47,7 @@ def _take_stack() -> tuple[list[tuple[str, bool]], str, int]:
         line = linecache.getline(file, number).strip()
         if file.endswith(_COLLECTIVES):
             if not function.startswith("_"):
-                # The outermost one, because collectives are built from others.
+                # Use the outermost one, because some collectives call others.
                 operation = _describe(function, values)
                 call = hash((site, _sequence_number())) % 2**64
         elif not frames:
@@ -58,7 +58,7 @@ def _take_stack() -> tuple[list[tuple[str, bool]], str, int]:
 
 
 def _awaited_handle(line: str, site: tuple[int, int], handles: dict[str, Any]) -> tuple[str, int]:
-    """The `wait()` of a handle from `async_op=True`: it has no frame of its own, but the line of
+    """The `wait()` of a handle from `async_op=True`. It has no frame of its own, but the line of
     the innermost frame names the handle."""
     for name in re.findall(r"(\w+)\.wait\(", line):
         handle = handles.get(name)

@@ -32,8 +32,8 @@ def _describe(value: Any) -> str:
 
 
 class CapturedStep:
-    """Call it like the captured function. Tensors in the result are detached copies that belong to
-    the caller."""
+    """The result of `Accelerator.capture`. Call it like the captured function. Tensors in its
+    result are detached copies that belong to the caller."""
 
     def __init__(self, function: Callable, capture: _C.StepCapture) -> None:
         self._function = function
@@ -54,12 +54,12 @@ class CapturedStep:
 
     @property
     def num_graphs(self) -> int:
-        """Input shapes that have a graph."""
+        """The number of input shapes that have a graph."""
         return self._capture.num_graphs
 
     @property
     def num_replays(self) -> int:
-        """Calls that replayed a graph."""
+        """The number of calls that replayed a graph."""
         return self._capture.num_replays
 
     @property

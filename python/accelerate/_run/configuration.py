@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration that libraries read from an `Accelerator`. For engines that are not part of
-this package, the value is None, False or NO; reading never raises."""
+"""The configuration that libraries read from an `Accelerator`. For engines that this package does
+not include, the value is None, False or NO. Reading never raises an error."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _FP8_HANDLERS = {
 
 
 def checked_precision(mixed_precision: PrecisionType | str | None) -> str | None:
-    """Its name. Raises for a name that no release of the original has."""
+    """The name of the precision. Raises if no release of Hugging Face Accelerate has this name."""
     if mixed_precision is None:
         return None
     name = str(mixed_precision)
@@ -71,7 +71,7 @@ def checked_precision(mixed_precision: PrecisionType | str | None) -> str | None
 def dynamo_plugin_of(
     backend: DynamoBackend | str | None, plugin: TorchDynamoPlugin | None
 ) -> TorchDynamoPlugin:
-    """How models are compiled, from either argument or the variables."""
+    """How models are compiled, from either argument or the environment variables."""
     if backend is not None and plugin is not None:
         raise UsageError(
             "[Accelerator] You cannot pass in both `dynamo_plugin` and `dynamo_backend`, please "
@@ -83,7 +83,7 @@ def dynamo_plugin_of(
 def parallelism_config_of(
     config: ParallelismConfig | None, tp_plugin: TorchTensorParallelPlugin | None
 ) -> ParallelismConfig | None:
-    """The configuration, from either argument or the variables."""
+    """The configuration, from either argument or the environment variables."""
     if config is None and tp_plugin is not None:
         return ParallelismConfig(tp_size=tp_plugin.tp_size)
     if config is None and parse_flag_from_env("ACCELERATE_USE_PARALLELISM_CONFIG"):
@@ -119,16 +119,17 @@ class Configuration:
             options.parallelism = _C.MeshSizes(shard=size)
         if config is not None:
             config._validate_accelerator(self)
-            # Otherwise, FSDP version 1 and DeepSpeed shard over all, as in the original.
+            # Otherwise, FSDP version 1 and DeepSpeed shard over all processes, as in the original.
             has_own = config.dp_shard_enabled or config.non_data_parallel_size > 1
             if has_own or not self._context.is_sharded:
                 options.parallelism = config._mesh_sizes()
             elif plugin is None or not _fully_sharded.is_hybrid(plugin):
-                # Explicit: the engine reads the launcher's sizes only for C++ programs.
+                # Set explicitly, because the engine reads the launcher's sizes only for C++
+                # programs.
                 options.parallelism = _C.MeshSizes(replicate=1)
 
     def _shard_options(self, options: _C.AcceleratorOptions) -> None:
-        """What the run shards, and how."""
+        """Sets what the run shards, and how."""
         self._spreads = self._gathers_bf16 = False
         self._deepspeed_plugin = self.state.deepspeed_plugin
         if self._deepspeed_plugin is not None:
@@ -144,7 +145,7 @@ class Configuration:
         else:
             return
         self._context.is_sharded = shard.stage > 0
-        # Also parameters; a single process has whole ones.
+        # Whether parameters are sharded, too. A single process has whole parameters.
         self._spreads = shard.stage == _fully_sharded.PARAMETERS and not self.state.group.is_solo
         if self._context.is_sharded and options.ddp.compression != _C.Compression.none:
             raise UsageError(
@@ -190,19 +191,19 @@ class Configuration:
 
     @property
     def _computes_in(self) -> str:
-        """The precision of prepared models: a CPU does not support fp16."""
+        """The precision of prepared models. CPUs do not support fp16."""
         is_lacking = self.mixed_precision == "fp16" and self.state.device.type == "cpu"
         return "no" if is_lacking else self.mixed_precision
 
     def _engine_precision(self) -> str:
-        """The precision as the engine names it."""
+        """The engine's name of the precision."""
         if self._computes_in != self.mixed_precision:
             _debug.warn(
                 "[Accelerator] fp16 mixed precision requires a GPU (not 'cpu'), so this run "
                 "computes in fp32. Use bf16 on a CPU",
                 stacklevel=3,
             )
-        # It scales losses whenever it computes in fp16.
+        # The engine scales losses whenever it computes in fp16.
         is_scaled = self.scaler_handler is None or self.scaler_handler.enabled
         return self._computes_in if is_scaled or self.mixed_precision != "fp16" else "no"
 
@@ -212,8 +213,8 @@ class Configuration:
 
     @property
     def scaler(self) -> _C.GradScaler | None:
-        """The loss scaler with fp16, with torch's `get_scale`, `state_dict` and `load_state_dict`.
-        None in other precisions."""
+        """The loss scaler with fp16; None in other precisions. It has torch's `get_scale`,
+        `state_dict` and `load_state_dict`."""
         return self._run.scaler
 
     @property
@@ -234,7 +235,7 @@ class Configuration:
 
     @property
     def should_save_model(self) -> bool:
-        """Whether this process holds a part of the model to be saved."""
+        """Whether this process has a part of the model that must be saved."""
         return self.parallelism_config is not None or self.state.is_local_main_process
 
     def _rank_along(self, dimension: str, words: str) -> int:
@@ -275,8 +276,8 @@ class Configuration:
         buffer_seq_dims: Sequence[int] | None = None,
         no_restore_buffers: set[torch.Tensor] | None = None,
     ) -> AbstractContextManager[None]:
-        """Splits sequences over processes if the run does that, which is not supported: does
-        nothing."""
+        """Does nothing. In the original it splits sequences over processes, which is not
+        supported."""
         return nullcontext()
 
     def deepspeed_ulysses_dl_adapter(self, dl: Any, model: torch.nn.Module) -> Any:
@@ -289,12 +290,12 @@ class Configuration:
         )
 
     def verify_device_map(self, model: torch.nn.Module) -> bool:
-        """Whether the model, or a part of it, is distributed over several devices."""
+        """Whether the modules of the model are distributed over several devices."""
         return any(len(getattr(m, "hf_device_map", None) or ()) > 1 for m in model.modules())
 
     def _stays_where_it_is(self, model: torch.nn.Module) -> bool:
-        """Whether `device_map` has placed the model on its devices, or it is quantized there;
-        raises if a run of several processes cannot train it."""
+        """Whether `device_map` has placed the model on its devices, or it is quantized there.
+        Raises if the run has several processes that cannot train such a model."""
         is_spread = self.verify_device_map(model)
         is_quantized = getattr(model, "is_loaded_in_8bit", False) or getattr(
             model, "is_loaded_in_4bit", False

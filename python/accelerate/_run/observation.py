@@ -25,7 +25,7 @@ from accelerate.utils.dataclasses import LoggerType, ProfileKwargs
 
 
 class _TrackerStates(_C.Stateful):
-    """The position of a run in its log files, under C++'s names."""
+    """The position of a run in its log files, with the same keys as in C++."""
 
     def __init__(self, tracker: JsonLinesTracker) -> None:
         super().__init__()
@@ -39,13 +39,13 @@ class _TrackerStates(_C.Stateful):
 
 
 class Trackers:
-    """The part of an `Accelerator` that passes values to trackers, on the main process."""
+    """The part of an `Accelerator` that passes values to trackers on the main process."""
 
     def __init__(self, context: RunContext, log_with: Any) -> None:
-        """Selects the requested trackers that can be started."""
+        """Selects those of the requested trackers that can be started."""
         self._context = context
         self.trackers: list[GeneralTracker] = []
-        # Until `init_trackers`: scripts switch tracking off by calling it without any.
+        # True until `init_trackers`. Scripts disable tracking by not calling it.
         self._expects_trackers = True
         self.log_with: list[LoggerType | str | GeneralTracker] = filter_trackers(
             log_with, self._context.project.logging_dir
@@ -60,7 +60,7 @@ class Trackers:
     def init_trackers(
         self, project_name: str, config: dict | None = None, init_kwargs: dict | None = None
     ) -> None:
-        """Starts the trackers of `log_with` under this name on the main process and passes them
+        """Starts the trackers of `log_with` under this name on the main process. Passes them
         `config`, the hyper-parameters. `init_kwargs` maps names of trackers to further arguments
         for their classes. Trackers of an earlier call are finished first."""
         self._expects_trackers = False
@@ -97,14 +97,15 @@ class Trackers:
                 self._context.run.state.add("trackers", self._tracker_states)
 
     def mark(self, event: str) -> None:
-        """For trackers that show events on the time axis."""
+        """Passes an event to trackers that show events on the time axis."""
         for tracker in self.trackers:
             if isinstance(tracker, JsonLinesTracker):
                 tracker.mark(event)
 
     def get_tracker(self, name: str, unwrap: bool = False) -> Any:
-        """The tracker of this name, or with `unwrap` the object of the service's own package.
-        Without trackers, as on processes other than the main one, a tracker that does nothing."""
+        """The tracker of this name, or with `unwrap` the object of the service's own package. If
+        there are no trackers, e.g. on processes other than the main one, returns a tracker that
+        does nothing."""
         if not self.trackers:
             return GeneralTracker(_blank=True)
         for tracker in self.trackers:
@@ -116,7 +117,7 @@ class Trackers:
         )
 
     def log(self, values: dict, step: int | None = None, log_kwargs: dict | None = None) -> None:
-        """Passes values by name to every tracker, on the main process. `log_kwargs` maps names of
+        """Passes values by name to every tracker on the main process. `log_kwargs` maps names of
         trackers to further arguments for their `log`."""
         if not self._context.state.is_main_process:
             return
@@ -133,7 +134,7 @@ class Trackers:
 
 @contextmanager
 def profiling(state: AcceleratorState, handler: ProfileKwargs) -> Iterator[torch.profiler.profile]:
-    """What `Accelerator.profile` returns."""
+    """Implements `Accelerator.profile`."""
     with handler.build() as profiler:
         yield profiler
     if handler.output_trace_dir is not None:

@@ -41,7 +41,7 @@ _HANDLERS = (
     TERecipeKwargs,
 )
 _OF_DDP = "DistributedDataParallelKwargs"
-# Variables set by a launcher for features that must not be ignored silently.
+# Environment variables that a launcher sets for features that must not be ignored silently.
 _SWITCHES = {
     "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
 }
@@ -64,7 +64,7 @@ def refuse_what_is_not_there(arguments: dict[str, Any]) -> None:
 
 
 def sort_handlers(handlers: list[KwargsHandler] | None) -> dict[type, KwargsHandler]:
-    """The handlers by class; raises for duplicates and unknown ones."""
+    """The handlers by class. Raises for duplicate and unknown handlers."""
     found: dict[type, KwargsHandler] = {}
     if handlers is not None and not isinstance(handlers, Iterable):
         raise UsageError(
@@ -87,7 +87,7 @@ def sort_handlers(handlers: list[KwargsHandler] | None) -> dict[type, KwargsHand
 
 
 def ddp_options(handler: DistributedDataParallelKwargs | None) -> _C.DdpOptions:
-    """The options of the handler; torch's defaults without one."""
+    """The options of the handler; torch's defaults if there is no handler."""
     handler = handler or DistributedDataParallelKwargs()
     if handler.dim != 0 or handler.check_reduction:
         raise UsageError(
@@ -146,7 +146,7 @@ def scaler_options(handler: GradScalerKwargs | None) -> _C.GradScalerOptions:
 
 
 def check_type(name: str, value: Any, kind: type) -> None:
-    """Raises if an argument of the Accelerator has another type, such as a dict."""
+    """Raises if an argument of the Accelerator has a different type, e.g. if it is a dict."""
     if value is not None and not isinstance(value, kind):
         raise UsageError(
             f"[Accelerator] {name} is of type {type(value).__name__}. Pass a {kind.__name__} object"
@@ -154,7 +154,7 @@ def check_type(name: str, value: Any, kind: type) -> None:
 
 
 def put(where: str, options: Any, values: Mapping[str, Any]) -> None:
-    """Sets fields of the engine's options. The value that each has says what it takes."""
+    """Sets fields of the engine's options. The current value of a field determines its type."""
     expected = {bool: "True or False", int: "a whole number", float: "a number"}
     for name, value in values.items():
         kind = type(getattr(options, name))
@@ -167,14 +167,14 @@ def put(where: str, options: Any, values: Mapping[str, Any]) -> None:
 
 
 def number(where: str, name: str, value: Any) -> float:
-    """Also of text, as torch reads it."""
+    """Converts a number. Also accepts a string, like torch."""
     with suppress(TypeError, ValueError):
         return float(value)
     raise UsageError(f"[{where}] {name} is {described(value)}. Pass a number")
 
 
 def num_accumulation_steps(steps: Any) -> int:
-    """Also accepts a string, as the original does: argparse returns one without `type=int`."""
+    """Also accepts a string, as the original does, because argparse returns strings by default."""
     with suppress(TypeError, ValueError):
         if float(steps) == int(steps):
             return int(steps)
@@ -188,7 +188,7 @@ def accumulation_plugin(
 ) -> GradientAccumulationPlugin:
     """Merges both arguments for gradient accumulation.
 
-    As in the original, the variable overrides `steps`, but not a plugin."""
+    As in the original, the environment variable overrides `steps`, but not a plugin."""
     steps = num_accumulation_steps(steps)
     if plugin is None:
         is_set = os.environ.get(_C.variables.GRADIENT_ACCUMULATION_STEPS)

@@ -20,10 +20,10 @@ from accelerate.errors import UsageError
 def join(
     context: RunContext, joinables: Iterable[Any], is_even: bool, even_batches: bool | None
 ) -> AbstractContextManager[None]:
-    """What `Accelerator.join_uneven_inputs` returns. `is_even`: whether loaders fill up outside of
-    the block."""
+    """Implements `Accelerator.join_uneven_inputs`. `is_even` says whether loaders fill up the last
+    batches outside of the block."""
     if not context.state.use_distributed:
-        # As the original, which does not check the models in this case.
+        # The original does not check the models in this case either.
         return nullcontext()
     return _joined(context, _contexts(joinables), is_even, even_batches)
 
@@ -36,8 +36,8 @@ def _joined(
     if even_batches is not None:
         is_even = even_batches
         changed = _set_even(context.loaders, even_batches)
-    # Models that cannot be joined rely on loaders that fill up. Loops may use other loaders, so
-    # loops over even ones are joined too.
+    # Models that cannot be joined need loaders that fill up the last batches. Other loops in the
+    # block may use other loaders, so models that can be joined are always joined.
     joins = not is_even or any(model.can_join for model in models)
     try:
         with Scope(*([context.run.join(models, is_even)] if joins else [])):
@@ -48,7 +48,7 @@ def _joined(
 
 
 def _contexts(joinables: Iterable[Any]) -> list[_C.ModelContext]:
-    # Some modules can be iterated over.
+    # Some modules can be iterated over, so check for modules first.
     if isinstance(joinables, torch.nn.Module) or not isinstance(joinables, Iterable):
         raise UsageError(
             f"[join_uneven_inputs] Got an object of type {type(joinables).__name__}. Pass a list "
@@ -64,7 +64,8 @@ def _contexts(joinables: Iterable[Any]) -> list[_C.ModelContext]:
 
 
 def _set_even(loaders: list[Any], even_batches: bool) -> list[tuple[Any, bool]]:
-    """Sets `even_batches` where a loader has it; returns these loaders with the previous values."""
+    """Sets `even_batches` of loaders that have it. Returns these loaders with the previous
+    values."""
     changed = []
     for loader in loaders:
         sampler = getattr(loader, "batch_sampler", None)

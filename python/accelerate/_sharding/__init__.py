@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FSDP's and DeepSpeed's plugins as options of the engine."""
+"""Converts the plugins of FSDP and DeepSpeed to options of the engine."""

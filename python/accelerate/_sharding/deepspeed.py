@@ -24,8 +24,8 @@ from accelerate.utils.environment import parse_flag_from_env
 _SWITCH = "ACCELERATE_USE_DEEPSPEED"
 _MIN_UNIT_NUMBERS = 65_536
 
-# The supported keys of a configuration; a trailing dot includes everything below. The effect of
-# other keys is unknown.
+# The supported keys of a configuration. A trailing dot includes all keys below. Other keys are
+# rejected, because their effect is unknown.
 _FOLLOWED = (
     "train_batch_size",
     "train_micro_batch_size_per_gpu",
@@ -40,10 +40,10 @@ _FOLLOWED = (
     "zero_optimization.stage",
     "zero_optimization.offload_optimizer.",
     "zero_optimization.offload_param.",
-    # Weights are always returned whole and in the model's own precision.
+    # Always the case: weights are returned whole and in the model's own precision.
     "zero_optimization.stage3_gather_16bit_weights_on_model_save",
     "zero_optimization.stage3_gather_fp16_weights_on_model_save",
-    # Always the case here.
+    # Always the case.
     "zero_optimization.overlap_comm",
     "zero_optimization.contiguous_gradients",
     "zero_optimization.reduce_scatter",
@@ -84,7 +84,7 @@ _ONLY_SPEED = (
     "zero_optimization.stage3_module_granularity_threshold",
     "zero_optimization.stage3_use_all_reduce_for_fetch_params",
 )
-# Values that request nothing, besides false ones.
+# Values that request nothing, in addition to false ones.
 _DEFAULTS = {
     "communication_data_type": "fp32",
     "data_types.grad_accum_dtype": "fp32",
@@ -96,8 +96,8 @@ _DEFAULTS = {
 
 
 def plugins_of(given: Any, others: Any) -> DeepSpeedPlugin | dict[str, DeepSpeedPlugin] | None:
-    """The plugin, or several by name, from either argument, an earlier Accelerator or the
-    variables; None if DeepSpeed was not requested."""
+    """The plugin, or several by name: from either argument, an earlier Accelerator or the
+    environment variables. None if DeepSpeed was not requested."""
     if given is not None and others is not None:
         raise UsageError(
             "[Accelerator] You cannot pass in both `deepspeed_plugins` and `deepspeed_plugin`."
@@ -118,13 +118,13 @@ def plugins_of(given: Any, others: Any) -> DeepSpeedPlugin | dict[str, DeepSpeed
                 "[Accelerator] `deepspeed_plugin` must be a DeepSpeedPlugin object, not a "
                 f"{type(plugin).__name__}"
             )
-    # Libraries check it.
+    # Libraries check this variable.
     os.environ[_SWITCH] = "true"
     return plugins
 
 
 def sharding_options(plugin: DeepSpeedPlugin, device: torch.device) -> _C.ShardingOptions:
-    """Raises a one-line error for settings that cannot be followed."""
+    """The engine's options. Raises a one-line error for settings that are not supported."""
     _check_config(plugin)
     return _C.ShardingOptions(
         stage=plugin.zero_stage,
@@ -180,10 +180,10 @@ def _check_config(plugin: DeepSpeedPlugin) -> None:
 
 
 def _is_offloaded(plugin: DeepSpeedPlugin, device: torch.device) -> bool:
-    """Whether shards are stored on the host, which is always the case on CPUs. Parameters and their
-    optimizer state move together, so either section is enough."""
+    """Whether shards are stored in host memory; always true on CPUs. Parameters and their optimizer
+    state move together, so one of the two sections is enough."""
     is_wanted = False
-    # The lowest stages that shard it, as in DeepSpeed.
+    # The lowest stage that shards it, as in DeepSpeed.
     for what, lowest in (("optimizer", OPTIMIZER), ("param", PARAMETERS)):
         where = plugin.get_value(f"zero_optimization.offload_{what}.device")
         if where in (None, "none"):
@@ -205,8 +205,8 @@ def _is_offloaded(plugin: DeepSpeedPlugin, device: torch.device) -> bool:
 
 
 def resolve(accelerator: Any, objects: tuple) -> list[Any]:
-    """Fills in what the configuration leaves to `prepare`. Returns the objects, with the optimizer
-    and scheduler that it names in place of their dummies."""
+    """Fills in the values that the configuration leaves to `prepare`. Returns the objects, with
+    dummies replaced by the optimizer and scheduler that the configuration names."""
     plugin = accelerator.deepspeed_plugin
     _resolve_batch_sizes(accelerator, plugin, objects)
     optimizer = _one_of(objects, (torch.optim.Optimizer, DummyOptim))
@@ -225,7 +225,7 @@ def resolve(accelerator: Any, objects: tuple) -> list[Any]:
 
 
 def _one_of(objects: tuple, kind: Any) -> Any:
-    # Objects prepared earlier were checked then.
+    # Objects prepared earlier were already checked.
     found = [
         obj
         for obj in objects
@@ -272,7 +272,8 @@ def _resolve_batch_sizes(accelerator: Any, plugin: DeepSpeedPlugin, objects: tup
 
 
 def _check_pair(plugin: DeepSpeedPlugin, optimizer: Any, scheduler: Any) -> None:
-    """The original's rules for combining objects in code with those in the configuration."""
+    """Applies the original's rules for combining objects in code with those in the
+    configuration."""
     config = plugin.deepspeed_config
     is_dummy = isinstance(optimizer, DummyOptim)
     if optimizer is not None and is_dummy != ("optimizer" in config):
@@ -317,14 +318,14 @@ def _fill(
         "gradient_clipping": 1.0,
         f"{zero}stage3_gather_16bit_weights_on_model_save": False,
     }
-    # They stay unset without a loader.
+    # These keys stay unset without a loader.
     for key in ("train_batch_size", "train_micro_batch_size_per_gpu"):
         values[key] = plugin.get_value(key)
     config = getattr(model, "config", None)
     width = getattr(config, "hidden_size", None) or max(
         getattr(config, "hidden_sizes", None) or [0]
     )
-    # These have no effect; they are set for code that reads them.
+    # These keys have no effect. They are set for code that reads them.
     values[f"{zero}reduce_bucket_size"] = width * width
     values[f"{zero}stage3_prefetch_bucket_size"] = int(0.9 * width * width)
     values[f"{zero}stage3_param_persistence_threshold"] = 10 * width
@@ -348,12 +349,12 @@ def _fill(
 
 
 def _optimizer_of(plugin: DeepSpeedPlugin, dummy: DummyOptim) -> torch.optim.Optimizer:
-    """The optimizer of the section `optimizer`: DeepSpeed's variants of Adam, or a class of
+    """The optimizer of the section `optimizer`: one of DeepSpeed's variants of Adam, or a class of
     torch."""
     section = plugin.deepspeed_config["optimizer"]
     name, options = section.get("type"), dict(section.get("params", {}))
     if str(name).lower() in ("adam", "adamw"):
-        # DeepSpeed's Adam uses decoupled weight decay unless disabled; the default is no decay.
+        # DeepSpeed's Adam uses decoupled weight decay unless disabled. The default is no decay.
         is_decoupled = options.pop("adam_w_mode", True) or str(name).lower() == "adamw"
         if not options.pop("torch_adam", False):
             options.setdefault("weight_decay", 0.0)
@@ -395,9 +396,9 @@ def _scheduler_of(plugin: DeepSpeedPlugin, dummy: DummyScheduler, driven: Any) -
 
 
 class WarmupLR(torch.optim.lr_scheduler.LRScheduler):
-    """DeepSpeed's `WarmupLR`: from one rate to another in `warmup_num_steps` updates,
-    logarithmically or linearly, then constant. As there, the second update still uses the first
-    rate."""
+    """DeepSpeed's `WarmupLR`: from one learning rate to another in `warmup_num_steps` updates,
+    logarithmically or linearly, then constant. As in DeepSpeed, the second update still uses the
+    first learning rate."""
 
     def __init__(
         self,
@@ -435,7 +436,8 @@ class WarmupLR(torch.optim.lr_scheduler.LRScheduler):
 
 
 class WarmupDecayLR(WarmupLR):
-    """DeepSpeed's `WarmupDecayLR`: `WarmupLR`, then linearly down to zero at `total_num_steps`."""
+    """DeepSpeed's `WarmupDecayLR`: like `WarmupLR`, then linearly down to zero at
+    `total_num_steps`."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, total_num_steps: int, **options: Any) -> None:
         self.total_num_steps = total_num_steps

@@ -19,14 +19,15 @@ from accelerate.utils.dataclasses import FullyShardedDataParallelPlugin
 from accelerate.utils.environment import parse_flag_from_env
 
 _SWITCH = "ACCELERATE_USE_FSDP"
-# Stages, as numbered by the engine and DeepSpeed.
+# Stages, with the numbers of the engine and DeepSpeed.
 OPTIMIZER, GRADIENTS, PARAMETERS = 1, 2, 3
-# Blocks found automatically may be small; those of a policy are used as they are.
+# The minimum number of elements in a unit that is found automatically. Units of a policy may be
+# smaller.
 _MIN_UNIT_NUMBERS = 65_536
 
 
 def plugin_of(given: Any) -> FullyShardedDataParallelPlugin | None:
-    """The plugin, from the argument or the variables; None if nothing is sharded."""
+    """The plugin, from the argument or the environment variables; None if nothing is sharded."""
     if given is None:
         return FullyShardedDataParallelPlugin() if parse_flag_from_env(_SWITCH) else None
     if not isinstance(given, FullyShardedDataParallelPlugin):
@@ -34,7 +35,7 @@ def plugin_of(given: Any) -> FullyShardedDataParallelPlugin | None:
             "[Accelerator] `fsdp_plugin` must be a FullyShardedDataParallelPlugin object, not a "
             f"{type(given).__name__}"
         )
-    # transformers checks it when it loads weights.
+    # transformers checks this variable when it loads weights.
     os.environ[_SWITCH] = "true"
     return given
 
@@ -44,7 +45,7 @@ def sharding_options(
     device: torch.device,
     mixed_precision: str,
 ) -> _C.ShardingOptions:
-    """Raises a one-line error for settings that cannot be followed."""
+    """The engine's options. Raises a one-line error for settings that are not supported."""
     _refuse_what_is_not_there(plugin)
     _check_precision(plugin, mixed_precision)
     has_policy = plugin.auto_wrap_policy is not None
@@ -58,7 +59,7 @@ def sharding_options(
 
 
 def _is_offloaded(plugin: FullyShardedDataParallelPlugin, device: torch.device) -> bool:
-    """Whether shards are stored on the host, which is always the case on CPUs."""
+    """Whether shards are stored in host memory; always true on CPUs."""
     from torch.distributed.fsdp import CPUOffloadPolicy
 
     policy = plugin.cpu_offload
@@ -72,14 +73,14 @@ def _is_offloaded(plugin: FullyShardedDataParallelPlugin, device: torch.device) 
 
 
 def is_hybrid(plugin: FullyShardedDataParallelPlugin) -> bool:
-    """Whether every machine has a copy of the model, in shards."""
+    """Whether every machine has a complete copy of the model, in shards."""
     return plugin.fsdp_version != 2 and "HYBRID" in plugin.sharding_strategy.name
 
 
 def shard_size(
     plugin: FullyShardedDataParallelPlugin, environment: _C.ProcessEnvironment
 ) -> int:
-    """The number of processes that shard a copy of the model: those of one machine."""
+    """The number of processes that share one copy of the model: the processes of one machine."""
     num_all, num_here = environment.world_size, environment.local_world_size
     if num_all % num_here != 0:
         raise UsageError(
@@ -121,13 +122,13 @@ def _refuse_what_is_not_there(plugin: FullyShardedDataParallelPlugin) -> None:
 
 
 def gathers_bf16(plugin: FullyShardedDataParallelPlugin) -> bool:
-    """Whether the model reads (and gathers) bf16 while fp32 shards are trained."""
+    """Whether the model reads (and gathers) bf16 weights while fp32 shards are trained."""
     return getattr(given_policy(plugin), "param_dtype", None) == torch.bfloat16
 
 
 def _reduces_in_trained_dtype(plugin: FullyShardedDataParallelPlugin) -> bool:
-    """Whether torch reduces in the dtype of the parameters instead of `param_dtype` if the policy
-    has no `reduce_dtype`, as FSDP2 does since torch 2.15."""
+    """Whether gradients are reduced in the dtype of the parameters instead of `param_dtype` if the
+    policy has no `reduce_dtype`. FSDP2 does this since torch 2.15."""
     return plugin.fsdp_version == 2 and torch.__version__ >= (2, 15)
 
 
@@ -176,7 +177,7 @@ def _check_precision(plugin: FullyShardedDataParallelPlugin, mixed_precision: st
 
 def materialise(model: torch.nn.Module, device: torch.device, is_main_process: bool) -> None:
     """Allocates parameters that are on the meta device, with the values that the main process has
-    loaded (`cpu_ram_efficient_loading`). The parameters keep their identity, because optimizers
+    loaded (`cpu_ram_efficient_loading`). The parameter objects stay the same, because optimizers
     refer to them and modules share them."""
     absent = [name for name, parameter in model.named_parameters() if parameter.is_meta]
     if absent and is_main_process:
@@ -189,7 +190,7 @@ def materialise(model: torch.nn.Module, device: torch.device, is_main_process: b
             if tensor is None or not tensor.is_meta:
                 continue
             if isinstance(tensor, torch.nn.Parameter):
-                # Host memory that is never written takes up no space.
+                # Host memory that is never written uses no physical memory.
                 made: Any = torch.empty_like(tensor, device=device)
                 made = torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
             else:
@@ -198,8 +199,8 @@ def materialise(model: torch.nn.Module, device: torch.device, is_main_process: b
 
 
 def units_of(plugin: FullyShardedDataParallelPlugin, model: torch.nn.Module) -> list[str]:
-    """The names of the modules that are shard units. Enables activation checkpointing in them if
-    the plugin requests it."""
+    """The names of the modules that are shard units. Also enables activation checkpointing in them
+    if the plugin requests it."""
     plugin.set_auto_wrap_policy(model)
     units = _wrapped(model, plugin.auto_wrap_policy)
     if plugin.activation_checkpointing:
@@ -209,14 +210,14 @@ def units_of(plugin: FullyShardedDataParallelPlugin, model: torch.nn.Module) -> 
                 "auto_wrap_policy that finds them, such as TRANSFORMER_BASED_WRAP"
             )
         _recompute(units.values())
-    # A module may have none, or none of its own: only the first name of a parameter counts.
+    # Skip modules without parameters of their own. Only the first name of a parameter is used.
     names = [name for name, _ in model.named_parameters()]
     return [unit for unit in units if any(name.startswith(f"{unit}.") for name in names)]
 
 
 def whole_of(plugin: FullyShardedDataParallelPlugin | None, model: torch.nn.Module) -> list[str]:
-    """The names of the parameters in `ignored_modules`, which are modules or a pattern of their
-    names."""
+    """The names of the parameters in `ignored_modules`. The plugin contains modules, or a pattern
+    of module names."""
     ignored = None if plugin is None else plugin.ignored_modules
     if ignored is None:
         return []
@@ -230,7 +231,7 @@ def whole_of(plugin: FullyShardedDataParallelPlugin | None, model: torch.nn.Modu
             ) from None
         found = [submodule for name, submodule in model.named_modules() if pattern.fullmatch(name)]
     else:
-        # Some may belong to another model.
+        # Some of the modules may belong to another model.
         submodules = set(model.modules())
         found = [submodule for submodule in ignored if submodule in submodules]
     chosen = {id(parameter) for submodule in found for parameter in submodule.parameters()}
@@ -250,7 +251,7 @@ def _wrapped(model: torch.nn.Module, policy: Any) -> dict[str, torch.nn.Module]:
         return {}
     names = {child: name for name, child in model.named_modules()}
     found: list[torch.nn.Module] = []
-    if hasattr(policy, "_run_policy"):  # torch's policies that are not functions.
+    if hasattr(policy, "_run_policy"):  # One of torch's policies that are not functions.
         found = [child for child in policy._run_policy(model, set(), {}) if child is not model]
     else:
         _walk(model, policy, found, is_root=True)
@@ -260,8 +261,9 @@ def _wrapped(model: torch.nn.Module, policy: Any) -> dict[str, torch.nn.Module]:
 def _walk(
     module: torch.nn.Module, policy: Callable, found: list[torch.nn.Module], is_root: bool = False
 ) -> int:
-    """Applies the policy to all modules, innermost first, as torch does. It receives the number of
-    elements not yet assigned to an inner module. Returns how many have been assigned."""
+    """Applies the policy to all modules, innermost first, like torch. The policy receives the
+    number of elements that no inner module has been assigned. Returns the number of assigned
+    elements."""
     num_all = sum(parameter.numel() for parameter in module.parameters())
     if not policy(module=module, recurse=True, nonwrapped_numel=num_all):
         return 0
@@ -278,7 +280,7 @@ def _recompute(modules: Any) -> None:
     from torch.distributed._composable import checkpoint
 
     for module in modules:
-        # Only once, even if the model is prepared several times.
+        # Wrap a module only once, even if the model is prepared several times.
         if not hasattr(module, "_is_accelerate_recomputed"):
             checkpoint(module)
             module._is_accelerate_recomputed = True

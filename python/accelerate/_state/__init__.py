@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State as values and files that load without running code, and the random generators."""
+"""State as values and files that load without running code, and the state of random generators."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Atomic writing of files."""
+"""Writes files atomically."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def save_pickle(value: Any, path: str | os.PathLike) -> None:
     """Like `torch.save`, but atomic. Raises `AccelerateError` if the disk is full."""
     with written_whole(path) as temporary:
         try:
-            # Given a name, torch says only "unexpected pos" when the disk is full.
+            # If torch gets a name instead of a file, its error on a full disk is only "unexpected
+            # pos".
             with open(temporary, "wb") as file:
                 torch.save(value, file)
         except (OSError, RuntimeError) as error:
@@ -56,8 +57,8 @@ def save_pickle(value: Any, path: str | os.PathLike) -> None:
 
 
 def without_aliases(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The entries without aliases, and the aliases: tensors that are listed under an earlier name
-    too, as a map to that name. Tensors without elements share no memory."""
+    """The entries without aliases, and the aliases. An alias is a tensor that is also listed under
+    an earlier name; the map contains this name. Tensors without elements share no memory."""
     first: dict[tuple, str] = {}
     kept: dict[str, Any] = {}
     aliases: dict[str, str] = {}
@@ -77,8 +78,8 @@ def without_aliases(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, st
 
 
 def save_tensors(state: dict[str, torch.Tensor], path: str | os.PathLike) -> None:
-    """Writes a safetensors file as transformers does: tied weights once, with their other names in
-    the metadata."""
+    """Writes a safetensors file like transformers: tied weights are stored once, with their other
+    names in the metadata."""
     tensors, aliases = without_aliases(state)
     _C.save_tensors(os.fspath(path), tensors, {"format": "pt", **aliases})
 

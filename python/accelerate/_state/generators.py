@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State of the generators that samplers and data sets use by default: torch's CPU generator,
-Python's `random`, NumPy's."""
+"""The state of the generators that samplers and data sets use by default: torch's CPU generator,
+Python's `random`, and NumPy's generator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = ("torch", "python", "numpy")
 
 
 def take(kinds: Iterable[str] = KINDS) -> dict[str, Any]:
-    """The current states; NumPy's only if it has been imported."""
+    """The current states. Includes NumPy's only if NumPy has been imported."""
     states: dict[str, Any] = {}
     for kind in kinds:
         if kind == "torch":
@@ -29,7 +29,7 @@ def take(kinds: Iterable[str] = KINDS) -> dict[str, Any]:
 
 
 def put(states: dict[str, Any]) -> None:
-    """Restores states from `take`; other generators are unchanged."""
+    """Restores states from `take`. Other generators are unchanged."""
     if "torch" in states:
         torch.set_rng_state(states["torch"])
     if "python" in states:
@@ -56,7 +56,7 @@ def _same(one: Any, other: Any) -> bool:
 
 @contextmanager
 def borrowed(states: dict[str, Any]) -> Iterator[None]:
-    """Inside the block, generators have `states`; their own states are restored afterwards."""
+    """Inside the block, generators have `states`. Their own states are restored afterwards."""
     if not states:
         yield
         return

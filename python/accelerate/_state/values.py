@@ -22,7 +22,8 @@ from accelerate import _C
 from accelerate.errors import DataError, UsageError
 
 _PLAIN = frozenset({type(None), bool, int, float, str})
-# Containers by the name they are stored under. Types are preserved, so subclasses do not match.
+# Containers by the name under which they are stored. Types are preserved, so subclasses do not
+# match.
 _LISTS: dict[str, type] = {
     "list": list,
     "tuple": tuple,
@@ -41,7 +42,7 @@ _PATHS: dict[str, type] = {
         pathlib.PureWindowsPath,
     )
 }
-# Supported factories of a defaultdict; any other function would be code.
+# Supported factories of a defaultdict. Any other factory would be code.
 _FACTORIES: dict[str, type] = {
     kind.__name__: kind
     for kind in (bool, int, float, complex, str, bytes, list, tuple, set, dict, Counter, deque)
@@ -53,7 +54,8 @@ class OnlyPickled(UsageError):
 
 
 def _find_class(module: str, name: str) -> type | None:
-    """A class of a module that is already imported: a name must not cause imports or run code."""
+    """A class of a module that is already imported, because a name must not cause imports or run
+    code."""
     found: Any = sys.modules.get(module)
     for step in name.split("."):
         found = getattr(found, "__dict__", {}).get(step)
@@ -79,12 +81,13 @@ def _class_of(owner: str, kind: str, module: str, name: str) -> type:
 
 
 def _empty_instance(kind: type) -> Any:
-    """Created as pickle does: without `__init__`."""
+    """An instance created like in pickle, without `__init__`."""
     return object.__new__(kind)
 
 
 def _attributes_of(instance: Any) -> dict[str, Any]:
-    """For a dataclass: its fields, and other attributes that were set."""
+    """The attributes of an instance. For a dataclass, these are its fields and other attributes
+    that were set."""
     names = [field.name for field in dataclasses.fields(instance)]
     found = {name: getattr(instance, name) for name in names if hasattr(instance, name)}
     return found | {k: v for k, v in getattr(instance, "__dict__", {}).items() if k not in found}
@@ -122,7 +125,7 @@ class _Encoder:
             return {"tensor": self._put(value)}
         name = _NAMES.get(kind)
         if name in _LISTS:
-            if _PLAIN.issuperset(map(type, value)):  # As the 625 numbers of Python's generator.
+            if _PLAIN.issuperset(map(type, value)):  # E.g. the 625 numbers of Python's generator.
                 return {name: list(value)}
             return {name: [self.encode(entry) for entry in value]}
         if name in _DICTS:
@@ -154,7 +157,7 @@ class _Encoder:
                 return {"enum": [*name, value.name]}
             if dataclasses.is_dataclass(kind) and self._is_plain(kind):
                 return {"dataclass": [*name, self.encode(_attributes_of(value))]}
-        # Without an import of NumPy there are no arrays.
+        # If NumPy is not imported, there are no arrays.
         numpy = sys.modules.get("numpy")
         if numpy is not None:
             if kind is numpy.ndarray and value.dtype.kind in "biufc":
@@ -190,9 +193,9 @@ class _Encoder:
 
     @staticmethod
     def _is_plain(kind: type) -> bool:
-        """Whether an instance consists of its attributes only."""
+        """Whether an instance consists only of its attributes."""
         hooks = {"__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__"}
-        if not hasattr(kind, "__slots__"):  # A frozen class with slots gets these automatically.
+        if not hasattr(kind, "__slots__"):  # Frozen classes with slots get them.
             hooks |= {"__getstate__", "__setstate__"}
         if any(not hooks.isdisjoint(vars(base)) for base in kind.__mro__[:-1]):
             return False
@@ -218,13 +221,13 @@ class _Encoder:
 def _path_of(kind: str, text: str) -> pathlib.PurePath:
     try:
         return _PATHS[kind](text)
-    except NotImplementedError:  # Of another operating system.
+    except NotImplementedError:  # The path belongs to another operating system.
         return _PATHS["Pure" + kind](text)
 
 
 def flatten(value: Any, name: str) -> dict[str, Any]:
-    """Containers and numbers as one string under `name`, tensors separately under `name.0`, ...
-    Raises `OnlyPickled`."""
+    """Stores containers and numbers as one string under `name`, and tensors separately under
+    `name.0`, ... Raises `OnlyPickled`."""
     encoder = _Encoder(name)
     try:
         text = json.dumps(encoder.encode(value))
@@ -245,8 +248,8 @@ def _zone_of(zone: dict[str, Any] | None) -> datetime.tzinfo | None:
 
 
 def unflatten(flat: dict[str, Any], name: str, owner: str = "", copies: bool = True) -> Any:
-    """The value passed to `flatten`. Tensors are copied unless `copies` is false, which is enough
-    to check that all classes exist."""
+    """The value that was passed to `flatten`. Tensors are copied unless `copies` is false. Without
+    copies, the result can only be used to check that all classes exist."""
 
     def data_of(index: int) -> bytes:
         held = flat[f"{name}.{index}"].cpu().contiguous()
@@ -321,7 +324,7 @@ def unflatten(flat: dict[str, Any], name: str, owner: str = "", copies: bool = T
 class ObjectState(_C.Stateful):
     """An object whose state is read and written by two functions."""
 
-    # In the registry.
+    # The object's name in the registry.
     name = ""
 
     def __init__(self, value: Callable[[], Any], put: Callable[[Any], None]) -> None:
@@ -333,7 +336,7 @@ class ObjectState(_C.Stateful):
         return flatten(self.value(), "value")
 
     def check_state_dict(self, state: dict[str, Any]) -> None:
-        # Missing classes must be detected before anything is changed.
+        # Detect missing classes before anything is changed.
         if any(f'{{"{kind}"' in state.get("value", "") for kind in _KINDS):
             unflatten(state, "value", self.name, copies=False)
 
@@ -350,14 +353,14 @@ class ObjectState(_C.Stateful):
             raise
 
 
-# The part of the state of a shared object that only Python has.
+# The key of the state of a shared object that only Python has.
 OWN = "python"
 
 
 class SharedState(ObjectState):
-    """An object that also exists in C++. `split` returns the state that both languages have, under
-    C++'s names, and the rest. `join` combines the two; the rest is None if C++ saved the
-    checkpoint. `check` raises if the joined state cannot be loaded."""
+    """An object that also exists in C++. `split` returns two states: the one that both languages
+    have, under the same keys as in C++, and the rest. `join` combines the two; the rest is None if
+    C++ saved the checkpoint. `check` raises if the joined state cannot be loaded."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the program `accelerate`, queries its options and runs it.
 
-Parsers are created from the program's own description, so each flag is defined once. They know only
-names; the program checks values.
+Parsers are created from the program's own description, so each flag is defined only once. They know
+only the names of options; the program checks values.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _description() -> dict[str, Any]:
 
 
 def describe(*command: str) -> dict[str, Any]:
-    """The program's description of one of its commands, as in `describe("config", "default")`."""
+    """The program's description of one of its commands, e.g. of `describe("config", "default")`."""
     found = _description()
     for name in command:
         found = found["commands"][name]
@@ -44,7 +44,7 @@ def describe(*command: str) -> dict[str, Any]:
 
 
 def make_parser(*command: str, subparsers: Any = None) -> argparse.ArgumentParser:
-    """A parser with the options of a command; one of `subparsers` if given."""
+    """A parser with the options of a command. With `subparsers`, it is added to them."""
     description = describe(*command)
     settings = {"description": description["help"], "allow_abbrev": False}
     parser: argparse.ArgumentParser = (
@@ -113,7 +113,7 @@ def _attribute(option: dict[str, Any]) -> str:
 
 
 def _number(text: str) -> int | str:
-    """The program interprets words such as "auto"."""
+    """Converts a number. The program interprets words such as "auto"."""
     try:
         return int(text)
     except ValueError:
@@ -162,7 +162,7 @@ def command_line(args: argparse.Namespace, *command: str) -> list[str]:
 
 
 def refuse_foreign(args: argparse.Namespace) -> None:
-    """Raises if a program requests another engine through an attribute, such as
+    """Raises if user code requests another engine through an attribute, such as
     `args.use_megatron_lm = True`. Ignores attributes that never were options."""
     known = {_attribute(option) for option in describe("launch")["options"]}
     known |= {"training_script", "training_script_args", "nondefault", "func"}
@@ -177,7 +177,8 @@ def refuse_foreign(args: argparse.Namespace) -> None:
 
 
 def environment() -> dict[str, str]:
-    """Scripts are run by the current Python, whether or not its folder is on the PATH."""
+    """The environment for the program. Scripts are run by the current Python, even if its folder is
+    not on the PATH."""
     folders = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
     return {**os.environ, "PATH": os.pathsep.join(folders)}
 
@@ -193,7 +194,7 @@ def _ask(words: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def output(words: list[str]) -> str:
-    """The output of the program; if it fails, a RuntimeError contains its message."""
+    """The output of the program. If it fails, raises a RuntimeError with its message."""
     answer = _ask(words)
     if answer.returncode != 0:
         raise RuntimeError(answer.stderr.strip().removeprefix("accelerate: "))
@@ -212,7 +213,7 @@ def full_command(words: list[str]) -> list[str]:
 
 
 def run(words: list[str], *, is_quiet: bool = False) -> None:
-    """Runs the program to its end. If it fails, it has printed why; raises
+    """Runs the program and waits for it. If the program fails, it has printed the reason. Raises
     `subprocess.CalledProcessError`, or exits if `is_quiet`."""
     command = full_command(words)
     with subprocess.Popen(command, env=environment()) as process:
@@ -224,7 +225,8 @@ def run(words: list[str], *, is_quiet: bool = False) -> None:
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:
-    """A signal to this process alone is forwarded to the program, which then stops the workers."""
+    """Waits for the program. A signal that only this process receives is forwarded to the program,
+    which then stops the workers."""
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         if not (number == signal.SIGINT and _terminal_signals_all()):
@@ -244,7 +246,7 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
 
 
 def _terminal_signals_all() -> bool:
-    """Whether Ctrl-C reaches every process of this group anyway."""
+    """Whether Ctrl-C already reaches every process of this group."""
     try:
         with open("/dev/tty", "rb") as terminal:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()

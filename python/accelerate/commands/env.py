@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`accelerate env` for Python code: what a bug report needs."""
+"""`accelerate env` for Python code: collects the information for a bug report."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ def launch_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:
 
 
 def launch_command(args: argparse.Namespace) -> None:
-    """Runs the program to its end, with what `launch_command_parser()` parsed.
+    """Runs the program and waits for it. `args` is the result of `launch_command_parser()`.
 
-    Raises `subprocess.CalledProcessError` if it fails, after it has printed why.
+    If the program fails, it has printed the reason. Raises `subprocess.CalledProcessError`.
     """
     _program.refuse_foreign(args)
     is_quiet = bool(getattr(args, "quiet", False))
@@ -39,8 +39,8 @@ def launch_command(args: argparse.Namespace) -> None:
 def _validate_launch_command(
     args: argparse.Namespace,
 ) -> tuple[argparse.Namespace, Any, bool]:
-    """`args` unchanged, the configuration file if there is one, and whether mixed precision comes
-    from it. The program reads the file itself, so nothing is copied to `args`.
+    """Returns `args` unchanged, the configuration file if there is one, and whether mixed precision
+    comes from it. The program reads the file itself, so nothing is copied to `args`.
 
     Raises `NotImplementedError` if `args` request another engine.
     """

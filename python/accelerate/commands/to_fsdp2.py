@@ -61,7 +61,7 @@ ARGUMENT_VALUE_MAPPING = {
 
 
 def convert_config_to_fsdp2(config: dict[str, Any]) -> dict[str, Any]:
-    """Rewrites `fsdp_config` of a configuration in place; no effect if there is none, or it is
+    """Rewrites `fsdp_config` of a configuration in place. No effect if it does not exist or is
     already for FSDP2."""
     section = config.get("fsdp_config") or {}
     if not section:

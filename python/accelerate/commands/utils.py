@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A parser that accepts options with `_` or `-`, and records in `nondefault` of the namespace which
-of them were given."""
+"""A parser that accepts options with `_` or `-`, and lists the options that were passed in
+`nondefault` of the namespace."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ Names are imported on first use; docs/guide_python.md lists them.
 
 from accelerate import _placeholders
 
-# Module and function have the same name. Import the function here, or a later import of the module
-# would bind the module.
+# The module and its function have the same name. Import the function here, because a later import
+# of the module would bind the name to the module.
 from accelerate.utils.tqdm import tqdm as tqdm
 
 __getattr__ = _placeholders.placeholders_for(__name__)

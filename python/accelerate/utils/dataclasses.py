@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The choices and options that `Accelerator` takes (docs/guide_python.md)."""
+"""The choices and options that `Accelerator` accepts (docs/guide_python.md)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class EnumWithContains(enum.EnumMeta):
-    """Lets `"fp16" in PrecisionType` answer for values as well as members."""
+    """Makes `"fp16" in PrecisionType` work for values as well as members."""
 
     def __contains__(cls, item: object) -> bool:
         try:
@@ -55,7 +55,7 @@ class BaseEnum(enum.Enum, metaclass=EnumWithContains):
         return [str(member) for member in cls]
 
 
-# With `str` as a base, json can serialise members.
+# `str` is a base class so that json can serialise members.
 class DistributedType(str, enum.Enum):
     """How the processes of a run work together."""
 
@@ -161,7 +161,7 @@ class RNGType(BaseEnum):
 
 
 class CustomDtype(enum.Enum):
-    """Formats without a torch dtype, only for planning sizes."""
+    """Formats without a torch dtype. They are used only to compute sizes."""
 
     FP8 = "fp8"
     INT4 = "int4"
@@ -183,7 +183,7 @@ class DDPCommunicationHookType(BaseEnum):
 
 @dataclass
 class TensorInformation:
-    """What one process tells another about a tensor before sending it."""
+    """The properties of a tensor that one process sends to another before the tensor."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -191,8 +191,8 @@ class TensorInformation:
 
 @contextmanager
 def _no_variables() -> Iterator[None]:
-    """Python code sees no variables inside. They stay in the process, because threads of C
-    libraries may read them at any time and must not see changes."""
+    """Inside the block, Python code sees no environment variables. The process keeps them, because
+    threads of C libraries may read them at any time and must not see changes."""
     known = os.environ
     os.environ = {}  # type: ignore[assignment]
     try:
@@ -202,7 +202,7 @@ def _no_variables() -> Iterator[None]:
 
 
 class KwargsHandler:
-    """Base of dataclasses whose fields are keyword arguments of something."""
+    """Base of dataclasses whose fields are keyword arguments of a function or class."""
 
     def to_dict(self) -> dict[str, Any]:
         return copy.deepcopy(self.__dict__)
@@ -224,7 +224,7 @@ class AutocastKwargs(KwargsHandler):
 
 @dataclass
 class DistributedDataParallelKwargs(KwargsHandler):
-    """How gradients are averaged and compressed; arguments of
+    """How gradients are averaged and compressed: arguments of
     `torch.nn.parallel.DistributedDataParallel`.
     """
 
@@ -262,11 +262,11 @@ class GradScalerKwargs(KwargsHandler):
 
 
 class _DefaultBackend(str):
-    """Equal to the same string, but marked as not set by the user."""
+    """Equal to the same string, but marks a backend that the user has not set."""
 
 
 class _DefaultTimeout(timedelta):
-    """Like `_DefaultBackend`."""
+    """Like `_DefaultBackend`, for a timeout."""
 
     def __repr__(self) -> str:
         return repr(timedelta(seconds=self.total_seconds()))
@@ -275,7 +275,7 @@ class _DefaultTimeout(timedelta):
 @dataclass
 class InitProcessGroupKwargs(KwargsHandler):
     """Arguments of `torch.distributed.init_process_group`. A timeout of None becomes 10 minutes
-    for NCCL and 30 otherwise.
+    for NCCL and 30 minutes for other backends.
     """
 
     backend: str | None = _DefaultBackend("nccl")
@@ -287,7 +287,7 @@ class InitProcessGroupKwargs(KwargsHandler):
             self.timeout = _DefaultTimeout(minutes=10 if self.backend == "nccl" else 30)
 
     def _given(self) -> dict[str, Any]:
-        """The fields that the user set, even to the default value."""
+        """The fields that the user has set, including those set to the default value."""
         return {
             name: value
             for name, value in vars(self).items()
@@ -297,8 +297,8 @@ class InitProcessGroupKwargs(KwargsHandler):
 
 @dataclass
 class EngineKwargs(KwargsHandler):
-    """A custom engine instead of DDP's, implemented in C++ (`OwnEngine` in own_engine.h) and passed
-    in by an extension module."""
+    """A custom engine in place of DDP. It is implemented in C++ (`OwnEngine` in own_engine.h) and
+    passed in by an extension module."""
 
     engine: Any = None
 
@@ -308,8 +308,9 @@ ProfilerActivity = Literal["cpu", "xpu", "mtia", "cuda", "hpu"]
 
 @dataclass
 class ProfileKwargs(KwargsHandler):
-    """Arguments of `torch.profiler.profile`: activities by name (`cpu`, `cuda`, ...), the schedule
-    as the arguments of `torch.profiler.schedule`. Traces are written to `output_trace_dir`.
+    """Arguments of `torch.profiler.profile`. Activities are names (`cpu`, `cuda`, ...), and the
+    schedule contains the arguments of `torch.profiler.schedule`. Traces are written to
+    `output_trace_dir`.
     """
 
     activities: list[str] | None = None
@@ -357,19 +358,20 @@ def _profiler_activity(name: str) -> torch.profiler.ProfilerActivity:
 class DataLoaderConfiguration:
     """How `prepare` shards data loaders (docs/guide_python.md)."""
 
-    # Batches are those of all processes together; each process takes its part of every one.
+    # Whether a batch is the batch of all processes together. Each process then takes its share.
     split_batches: bool = False
-    # Process 0 reads and sends the others their parts; None: only for an IterableDataset.
+    # Whether process 0 reads and sends the others their shares; None: only for an IterableDataset.
     dispatch_batches: bool | None = None
-    # Fills up the end with samples from the start, so that all processes have equally many batches.
+    # Whether the end is filled up with samples from the start, so that all processes have equally
+    # many batches.
     even_batches: bool = True
-    # Shuffles with a generator that is seeded again in each epoch.
+    # Whether to shuffle with a generator that is seeded again in each epoch.
     use_seedable_sampler: bool = False
-    # The seed for it; None: torch's current one. Process 0's is used.
+    # The seed for this generator; None: torch's current seed. Process 0's seed is used.
     data_seed: int | None = None
-    # Copies to the device asynchronously; needs pinned memory.
+    # Whether copies to the device are asynchronous. Needs pinned memory.
     non_blocking: bool = False
-    # Loaders that can save their position (needs torchdata 0.8 or newer).
+    # Whether loaders can save their position. Needs torchdata 0.8 or newer.
     use_stateful_dataloader: bool = False
 
 
@@ -379,12 +381,12 @@ class ProjectConfiguration:
 
     project_dir: str | None = None
     logging_dir: str | None = None
-    # Checkpoints are numbered folders; `iteration` is the next number, `total_limit` of them are
-    # kept.
+    # Whether checkpoints are numbered folders. `iteration` is the next number, and the newest
+    # `total_limit` folders are kept.
     automatic_checkpoint_naming: bool = False
     total_limit: int | None = None
     iteration: int = 0
-    # The first process of each machine writes, for file systems that are not shared.
+    # Whether the first process of each machine writes, for file systems that are not shared.
     save_on_each_node: bool = False
 
     def set_directories(self, project_dir: str | None = None) -> None:
@@ -401,27 +403,27 @@ class GradientAccumulationPlugin(KwargsHandler):
     """When gradients are synchronised and the optimizer steps."""
 
     num_steps: int | None = None
-    # The scheduler counts batches, not optimizer steps.
+    # Whether the scheduler counts batches, not optimizer steps.
     adjust_scheduler: bool = True
-    # The last batch of a loader always steps.
+    # Whether the last batch of a loader always steps.
     sync_with_dataloader: bool = True
-    # Synchronises in every batch: less memory, more traffic.
+    # Whether to synchronise in every batch, which needs less memory but more communication.
     sync_each_batch: bool = False
 
 
 @dataclass
 class TorchDynamoPlugin(KwargsHandler):
-    """Arguments of `torch.compile`. `prepare` compiles models unless the backend is no. Defaults
-    are read from ACCELERATE_DYNAMO_*."""
+    """Arguments of `torch.compile`. `prepare` compiles models unless the backend is NO. Defaults
+    come from the environment variables ACCELERATE_DYNAMO_*."""
 
     backend: DynamoBackend | str | None = None
     mode: str | None = None
     fullgraph: bool | None = None
     dynamic: bool | None = None
     options: Any = None
-    # Compiles nothing, for tests.
+    # Whether to compile nothing, for tests.
     disable: bool = False
-    # Compiles a repeated block only once, for all blocks of its class.
+    # Whether to compile a repeated block only once, for all blocks of its class.
     use_regional_compilation: bool | None = None
 
     def __post_init__(self) -> None:
@@ -459,7 +461,7 @@ def _modules(value: Any) -> Any:
     return value if isinstance(value, str) or hasattr(value, "__iter__") else None
 
 
-# Fields of the plugin with plain types; the others are torch's objects, or their names.
+# Fields of the plugin with plain types. The other fields contain torch's objects, or their names.
 _FSDP_KINDS = {
     "fsdp_version": whole_number(1, 2),
     "ignored_modules": Kind("modules, or a regular expression for their names", _modules),
@@ -482,8 +484,8 @@ _FSDP_KINDS = {
 
 @dataclass
 class FullyShardedDataParallelPlugin:
-    """How `prepare` shards models (docs/guide_sharding.md describes each field). Names and
-    defaults, which are read from the variables FSDP_*, are the original's."""
+    """How `prepare` shards models (docs/guide_sharding.md describes each field). Names and defaults
+    are the original's. Defaults come from the environment variables FSDP_*."""
 
     fsdp_version: int | None = None
     sharding_strategy: Any = None
@@ -535,7 +537,7 @@ class FullyShardedDataParallelPlugin:
         return self.fsdp_version == 2
 
     def _read_strategy(self) -> None:
-        """Determines what is sharded: version 1 has names for it, version 2 a flag."""
+        """Determines what is sharded. Version 1 has names for this, version 2 a flag."""
         from torch.distributed.fsdp import ShardingStrategy
 
         if self._is_second:
@@ -562,7 +564,7 @@ class FullyShardedDataParallelPlugin:
             self.reshard_after_forward = _fsdp_choice(
                 ShardingStrategy, self.reshard_after_forward, FSDP_SHARDING_STRATEGY
             )
-        # The second is the newer name of the first.
+        # `sharding_strategy` is the older name of `reshard_after_forward`.
         value = self.sharding_strategy
         if value is None:
             value = self.reshard_after_forward
@@ -608,7 +610,7 @@ class FullyShardedDataParallelPlugin:
         if self.cpu_ram_efficient_loading is None:
             self.cpu_ram_efficient_loading = parse_flag_from_env(variable)
         else:
-            # transformers reads it when it loads weights.
+            # transformers reads this variable when it loads weights.
             os.environ[variable] = str(self.cpu_ram_efficient_loading)
         if self.cpu_ram_efficient_loading and not self._is_second:
             self.sync_module_states = True
@@ -649,7 +651,7 @@ class FullyShardedDataParallelPlugin:
         return None
 
     def set_state_dict_type(self, state_dict_type: Any = None) -> None:
-        """Sets the format of saved state dicts, by name or by torch's member."""
+        """Sets the format of saved state dicts, by name or by torch's enum member."""
         from torch.distributed import fsdp
 
         value = state_dict_type or self.state_dict_type
@@ -681,8 +683,8 @@ class FullyShardedDataParallelPlugin:
             )
 
     def set_auto_wrap_policy(self, model: torch.nn.Module) -> None:
-        """Builds the policy for this model, in which classes are looked up. The default classes are
-        the model's `_no_split_modules`."""
+        """Builds the policy for this model. Names of classes are looked up in the model. The
+        default classes are the model's `_no_split_modules`."""
         from torch.distributed.fsdp import wrap
 
         if self.auto_wrap_policy == wrap.transformer_auto_wrap_policy:
@@ -717,7 +719,7 @@ class FullyShardedDataParallelPlugin:
         self, mixed_precision: Any, buffer_autocast: bool = False, override: bool = False
     ) -> None:
         """Converts the name of a precision, or a policy given as a dictionary, to torch's policy. A
-        name replaces no existing policy."""
+        name does not replace an existing policy."""
         import torch
 
         known = {
@@ -783,7 +785,7 @@ def _fsdp_number(name: str, variable: str, default: str) -> int:
 
 
 def _fsdp_choice(kind: Any, value: Any, names: list[str]) -> Any:
-    """The member of torch's enumeration, by its index in `names`, its number or its name."""
+    """The member of torch's enumeration, given by its index in `names`, its number or its name."""
     if isinstance(value, kind):
         return value
     text = str(value).upper()
@@ -797,7 +799,7 @@ def _fsdp_choice(kind: Any, value: Any, names: list[str]) -> Any:
         ) from None
 
 
-# Fields of the plugin that DeepSpeed's configuration also has, with their names there.
+# Fields of the plugin that DeepSpeed's configuration also has, with their names in it.
 _DEEPSPEED_KEYS = {
     "gradient_accumulation_steps": "gradient_accumulation_steps",
     "gradient_clipping": "gradient_clipping",
@@ -813,9 +815,9 @@ _DEEPSPEED_KEYS = {
 @dataclass
 class DeepSpeedPlugin:
     """How `prepare` shards models, in DeepSpeed's terms (docs/guide_sharding.md describes each
-    field). `hf_ds_config` is a DeepSpeed configuration, as a dictionary or the path of a JSON file;
-    its values override the fields, and its "auto" values are filled in. Names and defaults, which
-    are read from the variables ACCELERATE_DEEPSPEED_*, are the original's."""
+    field). `hf_ds_config` is a DeepSpeed configuration: a dictionary or the path of a JSON file.
+    Its values override the fields, and its "auto" values are filled in. Names and defaults are the
+    original's. Defaults come from the environment variables ACCELERATE_DEEPSPEED_*."""
 
     hf_ds_config: Any = None
     gradient_accumulation_steps: int | str | None = None
@@ -909,8 +911,8 @@ class DeepSpeedPlugin:
         return config
 
     def _join_config(self) -> None:
-        """Fills "auto" values of the configuration from the fields, and the fields from the
-        others."""
+        """Fills "auto" values of the configuration from the fields, and the fields from all other
+        values."""
         config = self.hf_ds_config
         config.config.setdefault("gradient_accumulation_steps", 1)
         if "zero_optimization" not in config.config:
@@ -946,8 +948,8 @@ class DeepSpeedPlugin:
         must_match: bool = True,
         **kwargs: Any,
     ) -> None:
-        """Replaces an "auto" by `kwargs[ds_key_long]`. If there is another value and it
-        `must_match`, adds a line to `mismatches`."""
+        """Replaces the value "auto" by `kwargs[ds_key_long]`. If the key has a different value and
+        it `must_match`, adds a line to `mismatches`."""
         node, key = self.hf_ds_config.find_config_node(ds_key_long)
         if node is None:
             return
@@ -979,7 +981,7 @@ class DeepSpeedPlugin:
         must_match: bool = True,
         **kwargs: Any,
     ) -> None:
-        """`fill_match` for all values of the configuration; raises if any do not match."""
+        """Calls `fill_match` for all values of the configuration. Raises if any do not match."""
         mismatches = [] if mismatches is None else mismatches
         for key, value in (self.deepspeed_config if config is None else config).items():
             if isinstance(value, dict):
@@ -996,7 +998,7 @@ class DeepSpeedPlugin:
             )
 
     def set_mixed_precision(self, mixed_precision: str) -> None:
-        """Sets this precision in the configuration unless that has one."""
+        """Sets this precision in the configuration unless the configuration has one."""
         config = self.deepspeed_config
         other = {"fp16": "bf16", "bf16": "fp16"}.get(mixed_precision)
         if other is not None:
@@ -1019,7 +1021,7 @@ class DeepSpeedPlugin:
         return "no"
 
     def set_deepspeed_weakref(self) -> None:
-        """Does nothing: models are built whole, and `prepare` shards them."""
+        """Does nothing, because models are created whole and `prepare` shards them."""
 
     def is_zero3_init_enabled(self) -> bool:
         return bool(self.zero3_init_flag)
@@ -1033,7 +1035,8 @@ class DeepSpeedPlugin:
             self.zero3_init_flag = before
 
     def set_moe_leaf_modules(self, model: torch.nn.Module) -> None:
-        """Does nothing: operators gather the parameters that they read, not modules."""
+        """Does nothing, because parameters are gathered by the operators that read them, not by
+        modules."""
 
     def select(self, _from_accelerator_state: bool = False) -> None:
         if not _from_accelerator_state:
@@ -1059,7 +1062,8 @@ class DeepSpeedPlugin:
 
 
 # --- options for unsupported features -----------------------------------------------------------
-# They can be created, read and stored; what would use them raises an error.
+# Objects of these classes can be created, read and stored. Features that would use them raise an
+# error.
 
 Backend = Literal["MSAMP", "TE"]
 OptLevel = Literal["O1", "O2"]
@@ -1140,7 +1144,7 @@ class MSAMPRecipeKwargs(KwargsHandler):
 
 @dataclass
 class FP8RecipeKwargs(TERecipeKwargs, MSAMPRecipeKwargs):
-    """An older form of the two above."""
+    """An older class for the options of the two classes above."""
 
     backend: Backend | None = None
 
@@ -1215,7 +1219,7 @@ class DeepSpeedSequenceParallelConfig:
 
 
 def get_module_class_from_name(module: torch.nn.Module, name: str) -> type | None:
-    """The class of this name among those of the module and its submodules."""
+    """The class of this name among the classes of the module and its submodules."""
     return next((type(child) for child in module.modules() if type(child).__name__ == name), None)
 
 

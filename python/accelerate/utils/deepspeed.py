@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeepSpeed's configuration and the original's classes around it. Models are sharded by this
-package's own engine (docs/guide_sharding.md)."""
+"""DeepSpeed's configuration, and the original's classes for it. This package's own engine shards
+models (docs/guide_sharding.md)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from accelerate.state import GradientState
 
 
 class DummyOptim:
-    """Placeholder if DeepSpeed's configuration names the optimizer."""
+    """Placeholder for an optimizer that DeepSpeed's configuration names."""
 
     def __init__(
         self, params: Any, lr: float = 0.001, weight_decay: float = 0, **kwargs: Any
@@ -28,7 +28,7 @@ class DummyOptim:
 
 
 class DummyScheduler:
-    """Placeholder if DeepSpeed's configuration names the scheduler."""
+    """Placeholder for a scheduler that DeepSpeed's configuration names."""
 
     def __init__(
         self,
@@ -46,10 +46,10 @@ class DummyScheduler:
 
 
 class DeepSpeedOptimizerWrapper(AcceleratedOptimizer):
-    """What `prepare` returns for an optimizer with a `DeepSpeedPlugin`: `step` first clips
-    gradients and advances the configuration's scheduler after an update."""
+    """The optimizer that `prepare` returns with a `DeepSpeedPlugin`. `step` first clips gradients,
+    and after an update advances the scheduler of the configuration."""
 
-    # Set by `prepare`.
+    # `prepare` sets this.
     _clip: Callable[[], Any] | None = None
     _scheduler: DeepSpeedSchedulerWrapper | None = None
     _num_updates = 0
@@ -66,8 +66,8 @@ class DeepSpeedOptimizerWrapper(AcceleratedOptimizer):
 
 
 class DeepSpeedSchedulerWrapper(AcceleratedScheduler):
-    """What `prepare` returns for a `DummyScheduler`: the optimizer's `step` advances it once per
-    update."""
+    """The scheduler that `prepare` returns for a `DummyScheduler`. The optimizer's `step` advances
+    it once per update."""
 
     def step(self) -> None:
         """Does nothing: the optimizer advances it."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading and changing environment variables."""
+"""Reads and changes environment variables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FALSE = ("n", "no", "f", "false", "off", "0")
 
 def str_to_bool(value: str, to_bool: bool = False) -> int | bool:
     """1 for y, yes, t, true, on and 1; 0 for n, no, f, false, off and 0, ignoring case. With
-    `to_bool`, True and False. Any other string is a ValueError.
+    `to_bool`, returns True and False instead. Any other string is a ValueError.
     """
     text = value.lower()
     if text not in _TRUE + _FALSE:
@@ -75,7 +75,7 @@ def clear_environment() -> Iterator[None]:
 
 @contextmanager
 def patch_environment(**kwargs: Any) -> Iterator[None]:
-    """Sets variables inside the block, with upper-case names and string values; restores them
+    """Sets variables inside the block, with upper-case names and string values. Restores them
     afterwards."""
     values = {key.upper(): str(value) for key, value in kwargs.items()}
     saved = {key: os.environ.get(key) for key in values}
@@ -91,7 +91,8 @@ def patch_environment(**kwargs: Any) -> Iterator[None]:
 
 
 def convert_dict_to_env_variables(current_env: dict[str, str]) -> list[str]:
-    """`NAME=value` lines of these variables, without those that do not fit on a line."""
+    """`NAME=value` lines of these variables. Skips empty ones and those with forbidden characters,
+    with a warning."""
     lines = []
     for key, value in current_env.items():
         if key and value and not set(";\n<> ") & set(key + value):
@@ -106,7 +107,7 @@ def convert_dict_to_env_variables(current_env: dict[str, str]) -> list[str]:
 
 
 def are_libraries_initialized(*library_names: str) -> list[str]:
-    """Those of these modules that were imported."""
+    """The modules among these that were imported."""
     return [name for name in library_names if name in sys.modules]
 
 
@@ -123,8 +124,8 @@ def _own_variables_restored() -> Iterator[None]:
 
 
 def purge_accelerate_environment(func_or_cls: Any) -> Any:
-    """Decorator that restores variables ACCELERATE_* after the function. Applied to a class, it
-    decorates the methods of it and its subclasses whose names start with `test`."""
+    """Decorator that restores variables ACCELERATE_* after the function. For a class, it decorates
+    the methods of the class and its subclasses whose names start with `test`."""
     if isinstance(func_or_cls, type):
         _purge_tests(func_or_cls)
         func_or_cls.__init_subclass__ = classmethod(lambda cls, **_: _purge_tests(cls))

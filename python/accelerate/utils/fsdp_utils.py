@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions with which libraries such as transformers' Trainer save and load sharded models: whole
-weights and state in the original's files, so that any number of processes, and either package, can
-resume from them. Call each of them on all processes."""
+"""Functions that libraries such as transformers' Trainer use to save and load sharded models. They
+store whole weights and state in the original's files, so that any number of processes, and either
+package, can resume from them. Call each function on all processes."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 def enable_fsdp_ram_efficient_loading() -> None:
-    """From now on, only one process of a run reads what transformers loads, and `prepare`
-    distributes it."""
+    """Makes only one process of a run read the weights that transformers loads. `prepare`
+    distributes them."""
     os.environ.setdefault("ACCELERATE_USE_FSDP", "True")
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "True"
 
@@ -57,7 +57,7 @@ def _adapter_names(model: Any) -> dict[str, str]:
     from peft import get_peft_model_state_dict
 
     names = list(model.state_dict())
-    # PEFT decides which name is stored under which; numbers stand for the tensors.
+    # PEFT decides under which name each tensor is stored. Numbers stand in for the tensors.
     numbers = {name: torch.tensor(number) for number, name in enumerate(names)}
     kept = get_peft_model_state_dict(
         model, state_dict=numbers, adapter_name=model.active_adapter, save_embedding_layers=False
@@ -74,14 +74,14 @@ def save_fsdp_model(
     adapter_only: bool = False,
     use_dcp: bool = True,
 ) -> None:
-    """The main process writes `pytorch_model_fsdp.bin`. `adapter_only`: for a PEFT model, only what
-    the active adapter trains."""
+    """Makes the main process write `pytorch_model_fsdp.bin`. With `adapter_only`, the file of a
+    PEFT model contains only the parameters of the active adapter."""
     path = _file(fsdp_plugin, output_dir, FSDP_MODEL_NAME, model_index)
     state = accelerator.get_state_dict(model)
     if accelerator.is_main_process:
         own = accelerator.unwrap_model(model)
         if adapter_only and is_peft_model(own):
-            # As in the original's files: version 2 has the model's names.
+            # As in the original's files, version 2 uses the model's names.
             state = {
                 kept if fsdp_plugin.fsdp_version == 1 else name: state[name]
                 for kept, name in _adapter_names(own).items()
@@ -99,8 +99,8 @@ def load_fsdp_model(
     adapter_only: bool = False,
     use_dcp: bool = True,
 ) -> None:
-    """Each process reads its part of `pytorch_model_fsdp.bin`. `adapter_only`: the rest of a PEFT
-    model is unchanged."""
+    """Makes each process read its shard of `pytorch_model_fsdp.bin`. With `adapter_only`, other
+    parameters of a PEFT model are unchanged."""
     path = _file(fsdp_plugin, input_dir, FSDP_MODEL_NAME, model_index)
     of_run = context_of_run(accelerator)
     context = context_of_model(of_run, model)
@@ -127,7 +127,7 @@ def save_fsdp_optimizer(
     optimizer_index: int = 0,
     use_dcp: bool = True,
 ) -> None:
-    """The main process writes `optimizer.bin`: the state by parameter names."""
+    """Makes the main process write `optimizer.bin`: the state by parameter names."""
     path = _file(fsdp_plugin, output_dir, OPTIMIZER_NAME, optimizer_index)
     context = context_of_run(accelerator)
     own_state = context.run.state.state_of(_name_of(context, optimizer))
@@ -157,7 +157,7 @@ def load_fsdp_optimizer(
     adapter_only: bool = False,
     use_dcp: bool = True,
 ) -> None:
-    """Each process reads its part of `optimizer.bin`."""
+    """Makes each process read its shard of `optimizer.bin`."""
     path = _file(fsdp_plugin, input_dir, OPTIMIZER_NAME, optimizer_index)
     saved = load(path, map_location="cpu", mmap=True)
     context = context_of_run(accelerator)
@@ -188,7 +188,7 @@ def _name_of(context: RunContext, optimizer: Any) -> str:
 
 
 def _names_in(saved: dict[str, Any]) -> list[list[str]]:
-    """Parameter names per group; a group may have none."""
+    """Parameter names per group. A group may be empty."""
     names: list[list[str]] = []
     while any(key.startswith(f"groups.{len(names)}.") for key in saved):
         prefix = f"groups.{len(names)}.parameters."
@@ -198,7 +198,7 @@ def _names_in(saved: dict[str, Any]) -> list[list[str]]:
 
 
 def _whole(shard: _C.TensorSlice, keep: bool) -> torch.Tensor | None:
-    """Gathers a slice (collective); None on processes that do not keep it."""
+    """Gathers a slice (collective). Returns None on processes with `keep=False`."""
     slices = gather_object([(shard.pieces, shard.values.cpu())])
     return _C.join_slices(shard.whole, slices) if keep else None
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is available on this machine and in this environment: packages, devices, number formats.
 
-A package is available if it can be imported and its distribution is installed; a folder of the same
+A package is available if it can be imported and its distribution is installed. A folder of the same
 name in the working directory is not enough.
 """
 
@@ -26,13 +26,13 @@ USE_TORCH_XLA = parse_flag_from_env("USE_TORCH_XLA", default=True)
 def _can_import(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # the parent package of a dotted name
+    except ModuleNotFoundError:  # the parent package of a dotted name does not exist
         return False
 
 
 def _is_installed(module: str, *distributions: str) -> bool:
-    """Whether the module exists and belongs to one of these distributions (default: the one with
-    its own name)."""
+    """Whether the module exists and belongs to one of these distributions. The default is the
+    distribution with the module's own name."""
     return _can_import(module) and any(map(_version, distributions or (module,)))
 
 
@@ -48,8 +48,8 @@ def _is_installed_at(module: str, operation: str, version: str) -> bool:
 
 
 def _has_device(extension: str, backend: str, check_device: bool) -> bool:
-    """Whether a torch extension is installed and its `torch.<backend>` sees a device.
-    `check_device` first queries the devices from the driver; if that fails, there are none."""
+    """Whether a torch extension is installed and its `torch.<backend>` has a device. `check_device`
+    first queries the devices from the driver. If the query fails, there are none."""
     if not _can_import(extension):
         return False
     try:
@@ -66,7 +66,7 @@ def _has_device(extension: str, backend: str, check_device: bool) -> bool:
 
 
 def is_cuda_available() -> bool:
-    """Whether there is a CUDA device; uses NVML, so that CUDA is not initialised."""
+    """Whether there is a CUDA device. Uses NVML, so that CUDA is not initialised."""
     with patch_environment(PYTORCH_NVML_BASED_CUDA_CHECK="1"):
         return torch.cuda.is_available()
 
@@ -113,7 +113,7 @@ def is_neuron_available(check_device: bool = False) -> bool:
 
 @functools.cache
 def is_hpu_available(init_hccl: bool = False) -> bool:
-    """`init_hccl` also loads the `torch.distributed` backend for these devices."""
+    """Whether there is an HPU. `init_hccl` also loads the `torch.distributed` backend for HPUs."""
     available = _has_device("habana_frameworks.torch", "hpu", check_device=False)
     if available and init_hccl:
         importlib.import_module("habana_frameworks.torch.distributed.hccl")
@@ -129,8 +129,8 @@ def is_habana_gaudi1() -> bool:
 
 @functools.cache
 def is_torch_xla_available(check_is_tpu: bool = False, check_is_gpu: bool = False) -> bool:
-    """Whether torch_xla is available (USE_TORCH_XLA=0 hides it) and, if requested, drives such
-    devices."""
+    """Whether torch_xla is available (USE_TORCH_XLA=0 hides it), and has a TPU or GPU if
+    requested."""
     if check_is_tpu and check_is_gpu:
         raise AssertionError(
             "[is_torch_xla_available] check_is_tpu and check_is_gpu are both True. Pass only one"
@@ -256,7 +256,7 @@ def is_matplotlib_available() -> bool:
 
 
 def is_megatron_lm_available() -> bool:
-    """Only if ACCELERATE_USE_MEGATRON_LM enables it."""
+    """Whether Megatron-LM is installed and ACCELERATE_USE_MEGATRON_LM enables it."""
     if not str_to_bool(os.environ.get("ACCELERATE_USE_MEGATRON_LM", "False")):
         return False
     return (
@@ -295,7 +295,7 @@ def is_pytest_available() -> bool:
 
 
 def is_rich_available() -> bool:
-    """Only if ACCELERATE_ENABLE_RICH enables it."""
+    """Whether rich is installed and ACCELERATE_ENABLE_RICH enables it."""
     return _is_installed("rich") and parse_flag_from_env("ACCELERATE_ENABLE_RICH", False)
 
 

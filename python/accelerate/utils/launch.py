@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starting processes; see `accelerate.launchers`."""
+"""Starts processes; see `accelerate.launchers`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def _filter_args(
     parser: argparse.ArgumentParser,
     default_args: list[str] = [],  # noqa: B006
 ) -> argparse.Namespace:
-    """The result of `parser` for `default_args`, with the values of `args` for known names."""
+    """The result of `parser` for `default_args`, with the values of `args` for names that it
+    has."""
     known, _ = parser.parse_known_args(default_args)
     for name in vars(known):
         setattr(known, name, getattr(args, name, getattr(known, name)))
@@ -32,7 +33,7 @@ def env_var_path_add(env_var_name: str, path_to_add: str | os.PathLike) -> str:
 def prepare_simple_launcher_cmd_env(
     args: argparse.Namespace,
 ) -> tuple[list[str], dict[str, str]]:
-    """A command equivalent to `launch_command(args)`, and its environment. The command is the
+    """A command equivalent to `launch_command(args)`, and its environment. The command runs the
     program `accelerate`, which starts the script."""
     _program.refuse_foreign(args)
     return _program.full_command(_program.command_line(args, "launch")), _program.environment()

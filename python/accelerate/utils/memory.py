@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Freeing memory, and running a function with the largest batch that fits."""
+"""Frees memory, and runs a function with the largest batch that fits."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 from accelerate import _C
 from accelerate._placeholders import placeholders_for
 
-# Messages of the allocators of CUDA, ROCm, XPU, MPS, CPU and HPU, and of cuDNN for batches that are
-# too large.
+# Messages of the allocators of CUDA, ROCm, XPU, MPS, CPU and HPU, and of cuDNN about batches that
+# are too large.
 _TOO_LARGE = (
     " out of memory.",
     "MPS backend out of memory",
@@ -24,7 +24,7 @@ _TOO_LARGE = (
 
 
 def clear_device_cache(garbage_collection: bool = False) -> None:
-    """Releases cached device memory; with `garbage_collection`, first collects garbage (slow)."""
+    """Releases cached device memory. With `garbage_collection`, first collects garbage (slow)."""
     if garbage_collection:
         gc.collect()
     _C.clear_device_cache()
@@ -53,11 +53,11 @@ def find_executable_batch_size(
     starting_batch_size: int = 128,
     reduce_batch_size_fn: Callable[[], int] | None = None,
 ) -> Callable[..., Any]:
-    """A decorator for a function whose first parameter is the batch size; callers omit it.
+    """A decorator for a function whose first parameter is the batch size. Callers omit it.
 
     If memory does not suffice, the function is called again with 0.9 times the size (rounded down),
-    or with the result of `reduce_batch_size_fn()`; at 0, a RuntimeError is raised. The size that
-    worked is remembered between calls. Other errors pass through.
+    or with the result of `reduce_batch_size_fn()`. At size 0, a RuntimeError is raised. Later calls
+    start with the size that worked. Other errors pass through.
     """
     if function is None:
         return functools.partial(
@@ -80,7 +80,7 @@ def find_executable_batch_size(
         nonlocal batch_size
         _check_no_batch_size(function, args)
         while batch_size != 0:
-            # Only here is the traceback of the failed call released, and with it its tensors.
+            # The traceback of the failed call, and with it its tensors, is released only here.
             clear_device_cache(garbage_collection=True)
             finished, result = run_once(args, kwargs)
             if finished:

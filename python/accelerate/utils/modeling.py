@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes of models, memory of devices, and loading modules tensor by tensor, as far as a single
-device needs them."""
+"""Sizes of models, memory of devices, and loading modules tensor by tensor, as needed for a single
+device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from accelerate.utils.other import extract_model_from_parallel
 
 
 def is_peft_model(model: Any) -> bool:
-    """Whether the module, or the one inside it, is one of peft's."""
+    """Whether the module, or the module inside it, is a model of PEFT."""
     if not is_peft_available():
         return False
     from peft import PeftModel
@@ -59,7 +59,7 @@ def convert_file_size_to_int(size: int | str) -> int:
 
 
 def dtype_byte_size(dtype: torch.dtype | CustomDtype) -> float:
-    """Bytes per element; an eighth for a bool, as if it was packed."""
+    """Bytes per element. A bool takes an eighth, as if it was packed."""
     if dtype == torch.bool:
         return 1 / 8
     if isinstance(dtype, CustomDtype):
@@ -89,8 +89,8 @@ def compute_module_sizes(
     special_dtypes: dict[str, str | torch.dtype] | None = None,
     buffers_only: bool = False,
 ) -> dict[str, float]:
-    """Bytes of each module and tensor by name, with the total under "". In `dtype` if that is
-    smaller, or the one that `special_dtypes` has for the tensor."""
+    """Bytes of each module and tensor by name, with the total under "". Tensors are counted in the
+    dtype that `special_dtypes` has for them, or in `dtype` if that is smaller than their own."""
     wanted = None if dtype is None else dtype_byte_size(_as_dtype(dtype))
     special = {name: _as_dtype(kind) for name, kind in (special_dtypes or {}).items()}
     tensors = model.named_buffers() if buffers_only else named_module_tensors(model, recurse=True)
@@ -139,7 +139,7 @@ def get_max_layer_size(
 
 
 def check_device_same(first_device: torch.device, second_device: torch.device) -> bool:
-    """Whether they are the same; a device without an index is the first of its kind."""
+    """Whether the devices are the same. A device without an index is the first of its kind."""
 
     def numbered(device: torch.device) -> tuple[str, int]:
         return device.type, device.index or 0
@@ -164,8 +164,9 @@ def _free_memory_of_machine() -> int:
 def get_max_memory(
     max_memory: dict[int | str, int | float | str] | None = None,
 ) -> dict[int | str, int | float]:
-    """Free bytes of each accelerator by index, and of the machine ("cpu"); or the given values in
-    bytes, accelerators first. Sizes with a unit also become bytes in the given dictionary."""
+    """Free bytes of each accelerator by index, and of the machine ("cpu"). If `max_memory` is
+    given, returns its values in bytes, accelerators first. Sizes with a unit are also converted in
+    the given dictionary."""
     if max_memory is None:
         return _free_memory()
     sizes: dict[Any, Any] = max_memory
@@ -232,7 +233,7 @@ def clean_device_map(device_map: dict[str, Any], module_name: str = "") -> dict[
 
 
 def check_device_map(model: torch.nn.Module, device_map: dict[str, Any]) -> None:
-    """Raises if the map has no device for a tensor of the model; warns about names that are not in
+    """Raises if the map has no device for a tensor of the model. Warns about names that are not in
     the model."""
     modules = dict(model.named_modules())
     unknown = [name for name in device_map if name != "" and name not in modules]
@@ -261,8 +262,8 @@ def check_device_map(model: torch.nn.Module, device_map: dict[str, Any]) -> None
 def get_non_persistent_buffers(
     module: torch.nn.Module, recurse: bool = False, fqns: bool = False
 ) -> set[str]:
-    """Names of buffers that are not part of the module's state; with `recurse` also those of
-    submodules, with `fqns` as full names."""
+    """Names of buffers that are not part of the module's state. With `recurse`, includes the
+    buffers of submodules, and with `fqns` uses full names."""
     if not recurse:
         return set(module._non_persistent_buffers_set)
     return {
@@ -302,11 +303,11 @@ def set_module_tensor_to_device(
     non_blocking: bool = False,
     clear_cache: bool = True,
 ) -> None:
-    """Moves a parameter or buffer of the module to the device, with this value if given, in
-    `dtype`, or else with its current dtype.
+    """Moves a parameter or buffer of the module to the device, with this value if given, and in
+    `dtype` or else its current dtype.
 
-    `tied_params_map` maps the address of a tensor with several names to its copies on devices,
-    which are reused; new copies are added."""
+    `tied_params_map` maps the address of a tensor with several names to its copies on devices.
+    Existing copies are reused, and new copies are added."""
     *path, name = tensor_name.split(".")
     for step in path:
         module = getattr(module, step)
@@ -381,7 +382,7 @@ def _put_parameter(
 def get_mixed_precision_context_manager(
     native_amp: bool = False, autocast_kwargs: AutocastKwargs | None = None
 ) -> AbstractContextManager[Any]:
-    """torch's autocast in the precision of the run; does nothing if `native_amp` is false."""
+    """torch's autocast in the precision of the run. Does nothing if `native_amp` is false."""
     if not native_amp:
         return nullcontext()
     state = AcceleratorState()
@@ -417,7 +418,7 @@ def load_state_dict(
     checkpoint_file: str, device_map: dict[str, int | str | torch.device] | None = None
 ) -> dict[str, torch.Tensor]:
     """The tensors of a safetensors file, or of a `torch.save` file on the CPU. `device_map` maps
-    names of modules to the devices of their tensors; others stay on the CPU."""
+    names of modules to the devices of their tensors. Other tensors stay on the CPU."""
     if not checkpoint_file.endswith(".safetensors"):
         return torch.load(checkpoint_file, map_location="cpu", weights_only=True)
     metadata = _metadata_of(checkpoint_file)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectives and device transfers for nested values (docs/guide_python.md).
 
-Before a collective runs, the processes compare their values. If they do not match, each of them
+Before a collective runs, the processes compare their values. If they do not match, every process
 raises `MismatchError`, which names the process that differs."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from accelerate._placeholders import placeholders_for
 from accelerate.errors import MismatchError, UsageError, in_one_line
 from accelerate.utils.dataclasses import TensorInformation
 
-# The original's name for what it only checks in debug mode.
+# The original's name for an error that it raises only in debug mode.
 DistributedOperationException = MismatchError
 
 
@@ -56,7 +56,7 @@ def recursively_apply(
     error_on_other_type: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """Applies `func` to each leaf that `test_type` accepts, in the same structure; other leaves are
+    """Applies `func` to each leaf that `test_type` accepts, in the same structure. Other leaves are
     unchanged, or raise TypeError."""
 
     def apply(value: Any) -> Any:
@@ -83,7 +83,8 @@ def send_to_device(
     non_blocking: bool = False,
     skip_keys: str | list[str] | None = None,
 ) -> Any:
-    """The same structure with everything movable on `device`; entries named in `skip_keys` stay."""
+    """The same structure with everything movable on `device`. Entries named in `skip_keys` are
+    unchanged."""
     if isinstance(tensor, torch.Tensor):
         return tensor.to(device, non_blocking=non_blocking)
     if hasattr(tensor, "to"):
@@ -106,8 +107,8 @@ def send_to_device(
 
 
 def structure_of(tensor: Any, where: str) -> str:
-    """A string that processes compare; if the value is not supported, the other processes learn
-    about it."""
+    """A string that processes compare. If the value is not supported, the other processes also
+    raise an error."""
     try:
         return _trees.structure_of(tensor, where)
     except UsageError as error:
@@ -116,9 +117,9 @@ def structure_of(tensor: Any, where: str) -> str:
 
 
 def gather(tensor: Any) -> Any:
-    """Each tensor concatenated over all processes along its first dimension, in the order of
-    processes. First dimensions may differ; a scalar counts as one row. On one process, returns the
-    value."""
+    """Concatenates each tensor over all processes along its first dimension, in the order of
+    processes. First dimensions may differ, and a scalar is one row. On a single process, returns
+    the value."""
     if _is_alone():
         return tensor
     structure = structure_of(tensor, "gather")
@@ -126,7 +127,8 @@ def gather(tensor: Any) -> Any:
 
 
 def gather_object(object: Any) -> Any:  # noqa: A002, the original's name
-    """The items of the lists of all processes in one list. On one process, returns the list."""
+    """The items of the lists of all processes in one list. On a single process, returns the
+    list."""
     if _is_alone():
         return object
     try:
@@ -134,8 +136,7 @@ def gather_object(object: Any) -> Any:  # noqa: A002, the original's name
     except Exception as error:
         report_failure(error)
         raise
-    # Sent as a tensor, so that the comparison before it matches that of a process that passes
-    # tensors.
+    # Sent as a tensor, so that the comparison matches that of a process that passes tensors.
     own_bytes = torch.frombuffer(bytearray(own), dtype=torch.uint8)
     (rows,) = _group().all_gather([own_bytes], "objects")
     stream = io.BytesIO(ctypes.string_at(rows.data_ptr(), rows.numel()))
@@ -143,14 +144,15 @@ def gather_object(object: Any) -> Any:  # noqa: A002, the original's name
 
 
 def report_failure(error: Exception) -> None:
-    """Call it before this process raises where others communicate: they raise `MismatchError` with
-    the cause instead of waiting."""
+    """Call this before this process raises an error while others communicate. The others then raise
+    `MismatchError` with the cause instead of waiting."""
     if not _is_alone():
         _group().report_failure(in_one_line(error))
 
 
 def broadcast(tensor: Any, from_process: int = 0) -> Any:
-    """Overwrites the tensors of all other processes with those of one, and returns them."""
+    """Overwrites the tensors of all other processes with those of `from_process`, and returns
+    them."""
     if not _is_alone():
         structure = structure_of(tensor, "broadcast")
         _group().broadcast(_trees.tensors_of(tensor), structure, from_process)
@@ -158,7 +160,7 @@ def broadcast(tensor: Any, from_process: int = 0) -> Any:
 
 
 def broadcast_object_list(object_list: list, from_process: int = 0) -> list:
-    """Replaces the items of the list by those of one process, and returns it."""
+    """Replaces the items of the list by those of `from_process`, and returns the list."""
     if not _is_alone():
         object_list[:] = pickle.loads(
             _group().broadcast_bytes(pickle.dumps(object_list), from_process)
@@ -193,8 +195,9 @@ def reduce(tensor: Any, reduction: str = "mean", scale: float = 1.0) -> Any:
 def pad_across_processes(
     tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False
 ) -> Any:
-    """Each tensor padded along `dim` with `pad_index` to the longest over all processes. Tensors
-    without that dimension are unchanged; so are nested ones, with a warning."""
+    """Pads each tensor along `dim` with `pad_index` to the longest length over all processes.
+    Tensors without that dimension are unchanged. Nested tensors are also unchanged, with a
+    warning."""
     tensors = _trees.tensors_of(tensor)
     if any(t.is_nested for t in tensors):
         _debug.warn(
@@ -230,8 +233,8 @@ def slice_tensors(
 
 
 def concatenate(data: Any, dim: int = 0) -> Any:
-    """Concatenates the tensors of a list of equal structures along `dim`. Other values in a single
-    structure are unchanged."""
+    """Concatenates the tensors of a list of equal structures along `dim`. Other values raise
+    TypeError, unless there is only one structure."""
     first = data[0]
     if isinstance(first, (list, tuple)):
         return _trees.like(first, (concatenate(list(items), dim) for items in zip(*data)))
@@ -246,7 +249,7 @@ def concatenate(data: Any, dim: int = 0) -> Any:
 
 
 def find_batch_size(data: Any) -> int:
-    """The first dimension of the first tensor in `data`."""
+    """The size of the first dimension of the first tensor in `data`."""
     for tensor in _trees.tensors_of(data):
         return tensor.shape[0]
     raise ValueError("[find_batch_size] The data contains no tensor, so it has no batch size")
@@ -279,7 +282,7 @@ def listify(data: Any) -> Any:
 
 
 def convert_to_fp32(tensor: Any) -> Any:
-    """The same structure with half precision tensors as fp32."""
+    """The same structure with half-precision tensors converted to fp32."""
     half = (torch.float16, torch.bfloat16)
     return _trees.map_tensors(tensor, lambda t: t.float() if t.dtype in half else t)
 
@@ -314,7 +317,7 @@ def convert_outputs_to_fp32(model_forward: Callable) -> Callable:
 
 # --- descriptions of tensors --------------------------------------------------------------------
 
-# In the order of the original's numbers, from 1 on.
+# The order of the original's numbers, starting at 1.
 _NUMBERED_DTYPES = (
     torch.float,
     torch.double,
@@ -358,11 +361,12 @@ def is_torch_xpu_tensor(tensor: Any, *args: Any) -> bool:
     return isinstance(tensor, torch.Tensor) and tensor.device.type == "xpu"
 
 
-# --- what the original does in debug mode, and here always --------------------------------------
+# --- checks that the original makes only in debug mode, and this package always -----------------
 
 
 def verify_operation(function: Callable) -> Callable:
-    """Returns the function: collectives always compare values across processes."""
+    """Returns the function unchanged, because collectives always compare values across
+    processes."""
     return function
 
 
@@ -385,12 +389,12 @@ def chained_operation(function: Callable) -> Callable:
 def GatheredParameters(  # noqa: N802, the original's name
     params: Any, modifier_rank: int | None = None, fwd_module: Any = None, enabled: bool = True
 ) -> AbstractContextManager[None]:
-    """Does nothing: parameters are whole if DeepSpeed does not shard them."""
+    """Does nothing, because parameters are whole if DeepSpeed does not shard them."""
     return nullcontext()
 
 
 class CannotPadNestedTensorWarning(UserWarning):
-    """A nested tensor has no single length to pad to."""
+    """Warns that a nested tensor has no single length to pad to."""
 
 
 __getattr__ = placeholders_for(__name__)

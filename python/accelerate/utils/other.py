@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finding the user's module inside wrappers, compiling its parts; files that one process writes for
-all; small helpers."""
+"""Finds the user's module inside wrappers and compiles its blocks. Writes files on one process for
+all. Also has small helpers."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def extract_model_from_parallel(
     keep_torch_compile: bool = True,
     recursive: bool = False,
 ) -> torch.nn.Module:
-    """The user's module inside a prepared one, or inside `DistributedDataParallel` and
+    """The user's module inside a prepared module, or inside `DistributedDataParallel` and
     `DataParallel`, in any nesting.
 
-    A compiled module remains compiled, around the module found, unless `keep_torch_compile` is
+    A compiled module remains compiled around the module found, unless `keep_torch_compile` is
     False. Unless `keep_fp32_wrapper`, the module computes in the precision of its weights again.
     `recursive` also unwraps the children, in place.
     """
@@ -76,7 +76,7 @@ def _unwrap(model: torch.nn.Module, keep_torch_compile: bool) -> torch.nn.Module
 
 
 def clean_state_dict_for_safetensors(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """The tensors as stored in a safetensors file: each once, under its first name, contiguous."""
+    """The tensors for a safetensors file: each tensor once, under its first name, contiguous."""
     tensors, _ = _files.without_aliases(state_dict)
     return {
         name: value.contiguous() if isinstance(value, torch.Tensor) else value
@@ -88,9 +88,9 @@ def save(
     obj: Any, f: Any, save_on_each_node: bool = False, safe_serialization: bool = False
 ) -> None:
     """Writes the object on the main process, or with `save_on_each_node` on the first process of
-    each machine; other processes do not wait. Uses `torch.save`, or for a dictionary of tensors
-    optionally a safetensors file. `f` is a path, which is written atomically, or for pickles an
-    object with `write`."""
+    each machine. Other processes do not wait. Uses `torch.save`, or with `safe_serialization` a
+    safetensors file for a dictionary of tensors. `f` is a path, which is written atomically. For
+    pickles, it can also be an object with `write`."""
     state = PartialState()
     if not (state.is_local_main_process if save_on_each_node else state.is_main_process):
         return
@@ -109,15 +109,15 @@ def save(
 
 
 def load(f: Any, map_location: Any = None, **kwargs: Any) -> Any:
-    """Like `torch.load`, by default with `weights_only`, which runs no code but allows NumPy
-    arrays."""
+    """Like `torch.load`, by default with `weights_only`, which runs no code. NumPy arrays are
+    allowed."""
     kwargs.setdefault("weights_only", True)
     with torch.serialization.safe_globals(_safe_globals() if kwargs["weights_only"] else []):
         return torch.load(f, map_location=map_location, **kwargs)
 
 
 def _safe_globals() -> list[Any]:
-    """Needed for the states of generators, which contain arrays."""
+    """Classes that the states of generators need, because these states contain arrays."""
     try:
         import numpy
     except ImportError:
@@ -143,7 +143,7 @@ def is_repeated_blocks(module: torch.nn.Module) -> bool:
 
 
 def has_repeated_blocks(module: torch.nn.Module) -> bool:
-    """Whether there is such a list at any level."""
+    """Whether the module contains such a list at any level."""
     return any(is_repeated_blocks(submodule) for submodule in module.modules())
 
 
@@ -156,8 +156,8 @@ def has_compiled_regions(module: torch.nn.Module) -> bool:
 
 
 def compile_regions(module: torch.nn.Module, **compile_kwargs: Any) -> torch.nn.Module:
-    """Compiles the parts of a module one by one, in place. Repeated blocks share their code, so it
-    takes as long as compiling one of them. Returns the module."""
+    """Compiles the blocks of a module one by one, in place. Repeated blocks share their code, so
+    this takes as long as compiling one of them. Returns the module."""
     if is_repeated_blocks(module):
         for block in module:
             block.compile(**compile_kwargs)
@@ -202,8 +202,8 @@ def get_pretty_name(obj: Any) -> str:
 
 
 def get_module_children_bottom_up(model: torch.nn.Module, return_fqns: bool = False) -> list:
-    """All modules, children before their parents, the model last; as pairs with their names if
-    requested."""
+    """All modules, children before their parents, and the model last. With `return_fqns`, returns
+    pairs with their names."""
     stack, ordered = [("", model)], []
     while stack:
         prefix, module = stack.pop()
@@ -231,7 +231,7 @@ def get_model_tp_size(model: torch.nn.Module) -> int | None:
 
 
 def is_port_in_use(port: int | None = None) -> bool:
-    """Whether something listens on this port of this machine; default: 29500."""
+    """Whether a program listens on this port of this machine. The default is 29500."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         return probe.connect_ex(("localhost", 29500 if port is None else port)) == 0
 

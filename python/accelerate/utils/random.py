@@ -32,7 +32,7 @@ def set_seed(seed: int, device_specific: bool = False, deterministic: bool = Fal
     if device_specific:
         seed += _state.PartialState().process_index
     if not 0 <= seed < 2**32:
-        # Before any generator changes; NumPy accepts no others.
+        # Checked before any generator changes. NumPy accepts no other seeds.
         raise UsageError(f"[set_seed] seed is {seed}. Pass an int from 0 to 2**32 - 1")
     random.seed(seed)
     try:
@@ -68,8 +68,8 @@ def _functions_of(kind: RNGType, generator: torch.Generator | None) -> tuple[Cal
 def synchronize_rng_state(
     rng_type: RNGType | str | None = None, generator: torch.Generator | None = None
 ) -> None:
-    """Copies the state of process 0's generator of this kind to all processes: "torch", the name of
-    an accelerator such as "cuda", or "generator" for the one that is passed."""
+    """Copies the state of process 0's generator of this kind to all processes. The kind is "torch",
+    the name of an accelerator such as "cuda", or "generator" for the generator that is passed."""
     try:
         get_state, set_state = _functions_of(RNGType(rng_type), generator)
         state = get_state()
@@ -83,7 +83,7 @@ def synchronize_rng_state(
 def synchronize_rng_states(
     rng_types: list[str | RNGType], generator: torch.Generator | None = None
 ) -> None:
-    """Calls `synchronize_rng_state` for each of them."""
+    """Calls `synchronize_rng_state` for each kind."""
     for rng_type in rng_types:
         synchronize_rng_state(RNGType(rng_type), generator=generator)
 

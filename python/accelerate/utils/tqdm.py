@@ -24,7 +24,7 @@ def tqdm(*args: Any, main_process_only: bool = True, **kwargs: Any) -> Any:
             "[tqdm] The package tqdm is not installed. Run `pip install tqdm`"
         ) from None
     if main_process_only and not kwargs.get("disable", False):
-        # Here, because `import accelerate.utils` must not import torch.
+        # Imported here, because `import accelerate.utils` must not import torch.
         from accelerate.state import PartialState
 
         kwargs["disable"] = PartialState().local_process_index != 0

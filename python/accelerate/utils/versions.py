@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparing the versions of installed packages."""
+"""Compares the versions of installed packages."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ torch_version = parse(importlib.metadata.version("torch"))
 def compare_versions(
     library_or_version: str | Version, operation: str, requirement_version: str
 ) -> bool:
-    """Compares a version, or that of the installed library of this name, with `requirement_version`
-    using `operation` (`"<"`, `">="`, ...).
+    """Compares a version, or the version of the installed library of this name, with
+    `requirement_version`. `operation` is `"<"`, `">="`, ...
     """
     if operation not in STR_OPERATION_TO_FUNC:
         raise ValueError(

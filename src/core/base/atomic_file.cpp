@@ -24,7 +24,7 @@ std::filesystem::path folder_of(const std::filesystem::path& file) {
 }
 
 std::filesystem::path sibling_of(const std::filesystem::path& target) {
-  // Shortened, so that the temporary name fits whenever the target's does.
+  // Truncated, so that the temporary name fits whenever the target's does.
   const std::string name = target.filename().string().substr(0, 200);
   std::random_device random;
   return folder_of(target) /
@@ -33,7 +33,7 @@ std::filesystem::path sibling_of(const std::filesystem::path& target) {
 
 // Linux writes at most 2 GiB at once anyway.
 constexpr std::size_t kMaxWriteBytes = std::size_t{1} << 30;
-// Smaller pieces are buffered: one system call per bias would be slow.
+// Smaller pieces are buffered, because one system call per bias would be slow.
 constexpr std::size_t kPendingBytes = std::size_t{1} << 18;
 
 const char* way_out(int error) {
@@ -52,7 +52,7 @@ const char* way_out(int error) {
   }
 }
 
-/// The cause is in errno.
+/// Throws `SystemError` with the cause in errno.
 [[noreturn]] void refuse(
     const std::filesystem::path& target,
     const char* what) {
@@ -90,7 +90,7 @@ void check_replaceable(const std::filesystem::path& target) {
 void sync_folder(const std::filesystem::path& path) {
   const UniqueFile folder(
       open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // EINVAL: not supported by this file system.
+  // EINVAL: the file system does not support fsync of folders.
   if (!folder || (fsync(folder.get()) != 0 && errno != EINVAL)) {
     refuse(path, "flush");
   }

@@ -15,9 +15,9 @@ namespace accelerate {
 
 /// Writes to a temporary file in the same folder; `commit` renames it. Without
 /// `commit`, the destructor removes it and an existing file is unchanged. A
-/// symbolic link of that name is replaced, not followed. An existing file
-/// passes on its permissions; anything else (a folder, a device, a pipe) is
-/// rejected. Throws `SystemError`.
+/// symbolic link of that name is replaced, not followed. The new file gets the
+/// permissions of the file that it replaces. Anything but a file (a folder, a
+/// device, a pipe) is not replaced. Throws `SystemError`.
 class ACCELERATE_INTERNAL AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path target);
@@ -41,14 +41,14 @@ class ACCELERATE_INTERNAL AtomicFile {
   std::filesystem::path target_;
   std::filesystem::path temporary_;
   std::vector<std::byte> pending_;
-  /// Of the next byte.
+  /// The offset of the next byte to write.
   std::uint64_t position_ = 0;
   int file_ = -1;
   bool is_committed_ = false;
 };
 
-/// Throws the `SystemError` that an `AtomicFile` would throw because of what
-/// exists under that name; an early check.
+/// Throws the `SystemError` that an `AtomicFile` would throw because something
+/// other than a file exists under that name. Call it for an early check.
 ACCELERATE_INTERNAL void check_replaceable(const std::filesystem::path& target);
 
 /// Flushes the names in a folder to disk, so that they survive a power failure.

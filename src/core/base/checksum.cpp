@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/base/checksum.h"
 
-// Header-only, so that target machines need no library.
+// Uses the header-only form, so that target machines need no library.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

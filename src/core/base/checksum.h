@@ -25,7 +25,7 @@ class ACCELERATE_INTERNAL Checksum {
 
   void add(std::span<const std::byte> bytes);
   void add(std::string_view text);
-  /// Of everything added: 16 hexadecimal digits.
+  /// The checksum of everything added: 16 hexadecimal digits.
   std::string text() const;
 
  private:
@@ -48,7 +48,7 @@ inline constexpr std::size_t kChecksumDigits = 16;
 class ACCELERATE_INTERNAL ChunkedChecksum {
  public:
   void add(std::span<const std::byte> bytes);
-  /// Of everything added: the digits of each chunk, in order.
+  /// The checksums of everything added: the digits of each chunk, in order.
   std::string text() const;
 
  private:
@@ -58,8 +58,8 @@ class ACCELERATE_INTERNAL ChunkedChecksum {
   std::string digests_;
 };
 
-/// As above, for bytes in memory or mapped, in chunks of `chunk` bytes. Uses
-/// all cores.
+/// The `ChunkedChecksum::text` of bytes in memory or mapped, in chunks of
+/// `chunk` bytes. Uses all cores.
 ACCELERATE_INTERNAL std::string chunked_checksum_of(
     std::span<const std::byte> bytes,
     std::uint64_t chunk = kChecksumChunk);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exit codes of the program, unless a worker's decides, and the one code of
-// workers that is more than a failure.
+// Exit codes of `accelerate` if no worker's exit code decides, and the exit
+// code of workers that does not count as a failure.
 #pragma once
 
 namespace accelerate {
@@ -8,10 +8,10 @@ namespace accelerate {
 inline constexpr int kExitFailure = 1;
 /// Wrong use, or nothing could be started.
 inline constexpr int kExitUsage = 2;
-/// A worker that was asked to stop, has saved, and wants to be restarted, which
-/// does not count as a failure. Also the launcher's own code if SIGTERM ended
-/// it and all its workers exited this way: the caller may restart it.
-/// (EX_TEMPFAIL of sysexits.h.)
+/// A worker was asked to stop, has saved, and wants to be restarted. The
+/// restart does not count as a failure. The launcher also exits with this code
+/// if SIGTERM ended it, a worker exited this way, and none failed; the caller
+/// may restart it. (EX_TEMPFAIL of sysexits.h.)
 inline constexpr int kExitPreempted = 75;
 /// Ctrl-C at a prompt.
 inline constexpr int kExitInterrupted = 130;

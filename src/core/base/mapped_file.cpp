@@ -44,8 +44,8 @@ MappedFile::MappedFile(
   if (size == 0) {
     return; // the system rejects an empty mapping
   }
-  // Not populated: the kernel maps pages around each fault, which is faster
-  // than mapping everything, and a reader of one tensor pays for no other.
+  // No MAP_POPULATE: the kernel maps pages around each fault, which is faster
+  // than mapping everything, and a reader of one tensor reads no other.
   void* begin = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (begin == MAP_FAILED) {
     fail(std::strerror(errno));

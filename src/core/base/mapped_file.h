@@ -11,7 +11,7 @@
 
 namespace accelerate {
 
-/// Maps a regular file read-only. Throws `SystemError`, whose text contains
+/// Maps a regular file read-only. Throws `SystemError`, whose message contains
 /// `where` and `kind` ("safetensors file").
 class ACCELERATE_INTERNAL MappedFile {
  public:

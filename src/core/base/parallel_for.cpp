@@ -32,7 +32,8 @@ void parallel_for(
         others.emplace_back(take_turns);
       }
     } catch (const std::system_error&) {
-      // The threads that have started do all the work.
+      // The system has no more threads. Those that have started do all the
+      // work.
     }
     take_turns();
   }

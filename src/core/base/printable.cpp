@@ -8,7 +8,7 @@ namespace {
 
 struct CodePoint {
   uint32_t value = 0;
-  /// In bytes; 0 if the text is not valid UTF-8 at this position.
+  /// The size in bytes; 0 if the text is not valid UTF-8 at this position.
   size_t size = 0;
 };
 

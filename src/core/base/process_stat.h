@@ -13,10 +13,10 @@
 namespace accelerate {
 
 struct ProcessStat {
-  /// R, S, D, Z, T, t, X, I.
+  /// The state of the process: R, S, D, Z, T, t, X or I.
   char state = '?';
   pid_t parent = 0;
-  /// In clock ticks since boot.
+  /// The start of the process, in clock ticks since boot.
   uint64_t start_time = 0;
   /// Address of the memory shown in /proc/PID/cmdline; 0 if this user has no
   /// access.
@@ -24,11 +24,11 @@ struct ProcessStat {
   uintptr_t arguments_end = 0;
 };
 
-/// Empty if `text` is not the content of such a file.
+/// Parses the content of /proc/PID/stat. Empty if `text` is something else.
 ACCELERATE_INTERNAL std::optional<ProcessStat> parse_process_stat(
     const std::string& text);
-/// `pid` may be "self". Empty if the process does not exist or /proc is not
-/// mounted.
+/// Reads /proc/PID/stat; `pid` may be "self". Empty if the process does not
+/// exist or /proc is not mounted.
 ACCELERATE_INTERNAL std::optional<ProcessStat> read_process_stat(
     const std::string& pid);
 

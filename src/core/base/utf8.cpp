@@ -37,7 +37,7 @@ Utf8Sequence utf8_sequence_at(std::string_view text, size_t at) {
 }
 
 size_t end_of_ascii(std::string_view text, size_t at) {
-  // Most texts are mostly ASCII: check eight bytes at a time.
+  // Most text is ASCII, so check eight bytes at a time.
   constexpr uint64_t kHighBits = 0x8080808080808080;
   while (at + 8 <= text.size()) {
     uint64_t eight;

@@ -19,7 +19,7 @@ inline constexpr const char* kStepSummary = "ACCELERATE_STEP_SUMMARY";
 inline constexpr const char* kMainPid = "ACCELERATE_MAIN_PID";
 inline constexpr const char* kRunReport = "ACCELERATE_RUN_REPORT";
 
-// How the Python package shards models; the original's names.
+// Sharding in the Python package, under Hugging Face Accelerate's names.
 inline constexpr const char* kUseParallelismConfig =
     "ACCELERATE_USE_PARALLELISM_CONFIG";
 inline constexpr const char* kParallelismReplicate =
@@ -67,7 +67,7 @@ inline constexpr const char* kZero3Save16BitModel =
 inline constexpr const char* kMoeClasses =
     "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES";
 
-// How the Python package compiles models; the original's names.
+// Compilation in the Python package, under Hugging Face Accelerate's names.
 inline constexpr const char* kDynamoBackend = "ACCELERATE_DYNAMO_BACKEND";
 inline constexpr const char* kDynamoMode = "ACCELERATE_DYNAMO_MODE";
 inline constexpr const char* kDynamoFullgraph =
@@ -76,7 +76,7 @@ inline constexpr const char* kDynamoDynamic = "ACCELERATE_DYNAMO_USE_DYNAMIC";
 inline constexpr const char* kDynamoRegional =
     "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION";
 
-// Only for the launcher.
+// Settings for the launcher only.
 inline constexpr const char* kConfigFile = "ACCELERATE_CONFIG_FILE";
 inline constexpr const char* kNumProcesses = "ACCELERATE_NUM_PROCESSES";
 inline constexpr const char* kNumMachines = "ACCELERATE_NUM_MACHINES";
@@ -119,7 +119,7 @@ inline constexpr const char* kWaylandDisplay = "WAYLAND_DISPLAY";
 // Output settings.
 inline constexpr const char* kLogLevel = "ACCELERATE_LOG_LEVEL";
 
-// MLflow's own, for its tracker.
+// MLflow's own variables, for the MLflow tracker.
 inline constexpr const char* kMlflowUri = "MLFLOW_TRACKING_URI";
 inline constexpr const char* kMlflowExperiment = "MLFLOW_EXPERIMENT_NAME";
 inline constexpr const char* kMlflowRunId = "MLFLOW_RUN_ID";
@@ -128,9 +128,9 @@ inline constexpr const char* kMlflowUser = "MLFLOW_TRACKING_USERNAME";
 inline constexpr const char* kMlflowPassword = "MLFLOW_TRACKING_PASSWORD";
 inline constexpr const char* kMlflowToken = "MLFLOW_TRACKING_TOKEN";
 
-// Of libraries that a worker uses.
+// Variables of libraries that workers use.
 inline constexpr const char* kOmpNumThreads = "OMP_NUM_THREADS";
-/// Of torch's host memory allocator on arm64, in milliseconds.
+/// A variable of torch's host memory allocator on arm64, in milliseconds.
 inline constexpr const char* kPurgeDelay = "MIMALLOC_PURGE_DELAY";
 inline constexpr const char* kVisibleDevices = "CUDA_VISIBLE_DEVICES";
 inline constexpr const char* kGlooInterface = "GLOO_SOCKET_IFNAME";
@@ -139,7 +139,7 @@ inline constexpr const char* kPythonFaultHandler = "PYTHONFAULTHANDLER";
 inline constexpr const char* kNcclAsyncErrors =
     "TORCH_NCCL_ASYNC_ERROR_HANDLING";
 
-// torchrun's, which our launcher also sets.
+// torchrun's variables, which our launcher also sets.
 inline constexpr const char* kRank = "RANK";
 inline constexpr const char* kWorldSize = "WORLD_SIZE";
 inline constexpr const char* kLocalRank = "LOCAL_RANK";
@@ -157,7 +157,7 @@ inline constexpr const char* kRunId = "TORCHELASTIC_RUN_ID";
 inline constexpr const char* kErrorFile = "TORCHELASTIC_ERROR_FILE";
 inline constexpr const char* kUseAgentStore = "TORCHELASTIC_USE_AGENT_STORE";
 
-// Kubernetes' training operator: torchrun's options.
+// Kubernetes' training operator: torchrun's options in variables.
 inline constexpr const char* kPetPrefix = "PET_";
 inline constexpr const char* kPetNumNodes = "PET_NNODES";
 inline constexpr const char* kPetNodeRank = "PET_NODE_RANK";

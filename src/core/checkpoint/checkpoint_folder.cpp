@@ -25,8 +25,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Does not normalise: ".." after a symbolic link is not the parent in the
-/// path.
+/// Removes a trailing slash. Does not normalise the path: ".." after a symbolic
+/// link is not the parent in the path.
 fs::path without_slash(const fs::path& path) {
   auto plain = fs::absolute(path);
   while (!plain.has_filename() && plain.has_relative_path()) {
@@ -42,7 +42,7 @@ std::string read_text(const fs::path& path) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-/// Empty if it is missing or damaged.
+/// Parses a manifest. Empty if it is missing or damaged.
 std::optional<Manifest> try_parse(const fs::path& path) {
   if (!fs::is_regular_file(fs::symlink_status(path))) {
     return std::nullopt;
@@ -58,7 +58,7 @@ std::optional<Manifest> try_manifest(const fs::path& folder) {
   return try_parse(folder / kManifestName);
 }
 
-/// Does not sync to disk.
+/// Writes a manifest without syncing it to disk.
 void write_manifest(const fs::path& folder, const Manifest& manifest) {
   AtomicFile file(folder / kManifestName);
   file.write(format_manifest(manifest));
@@ -75,8 +75,8 @@ void move_manifest(const fs::path& stage, const fs::path& target) {
   }
 }
 
-/// Moves the files of a committed manifest to their final places, and removes
-/// those that it replaces.
+/// Moves the files of a committed manifest to the checkpoint's folder, and
+/// removes the files that it replaces.
 void move_staged_files(const fs::path& target, Manifest& manifest) {
   if (manifest.staged.empty()) {
     return;
@@ -106,11 +106,12 @@ void move_staged_files(const fs::path& target, Manifest& manifest) {
   }
   manifest.staged.clear();
   manifest.replaced.clear();
-  // Written in the stage first, so that a kill leaves nothing in the target.
+  // The manifest is written in the stage first, so that a killed process leaves
+  // no partial one in the target.
   make_folder(stage);
   write_manifest(stage, manifest);
   // Sync both before the rename. The rename itself need not be synced: until it
-  // is on disk, the manifest there finds the files in their places.
+  // is on disk, the old manifest there also finds the moved files.
   sync_all({target, stage / kManifestName});
   move_manifest(stage, target);
   remove_tree(stage);
@@ -120,7 +121,7 @@ std::string save_of(const Manifest& manifest) {
   return save_name(manifest.moment, manifest.job);
 }
 
-/// Whether the checkpoint of this save is committed, with all files in place.
+/// Whether the checkpoint of this save is committed, with all files moved.
 bool is_committed(
     const std::optional<Manifest>& manifest,
     const std::string& save) {
@@ -141,8 +142,8 @@ bool is_rank_file(const fs::path& entry) {
   return name.starts_with("rank_") && name.find("-at-") != std::string::npos;
 }
 
-/// Marks in `folder` that the rank has begun to save, until its part is there.
-/// Does nothing if the folder no longer exists.
+/// Marks in `folder` that the rank has begun to save, unless its part is
+/// already there. Does nothing if the folder does not exist.
 void put_mark(
     const fs::path& folder,
     int rank,
@@ -167,12 +168,12 @@ void put_mark(
   if (!file && errno != ENOENT && errno != ENOTDIR) {
     cannot_save("create", mark, std::strerror(errno));
   }
-  // The process that adds the part removes the mark afterwards.
+  // If the part was added meanwhile, remove the mark again.
   is_done();
 }
 
-/// What killed ranks left next to checkpoints is removed next; the marks record
-/// that they had begun.
+/// Adds the marks of killed ranks to checkpoints before the folders that these
+/// ranks left are removed.
 void keep_marks(const fs::path& parent) {
   for (const auto& entry : entries_of(parent)) {
     const auto stage_name = parse_stage_name(entry);
@@ -187,7 +188,7 @@ void keep_marks(const fs::path& parent) {
   }
 }
 
-/// In the format of `rank_shard_name`.
+/// Whether the entry is named by `rank_shard_name` for this moment.
 bool is_of_moment(const fs::path& entry, std::int64_t moment) {
   return entry.filename().string().find(str_cat("-at-", moment, '.')) !=
          std::string::npos;
@@ -209,7 +210,7 @@ CheckpointWriter::CheckpointWriter(
     if (!fs::is_directory(target_)) {
       cannot_save("create the folder", target_, "a file with this name exists");
     }
-    // Finishes a save that was killed after its commit.
+    // Finish a save that was killed after its commit.
     auto manifest = try_manifest(target_);
     if (manifest && !manifest->staged.empty()) {
       const auto lock = lock_folder(target_ / manifest->staged, target_);
@@ -221,7 +222,7 @@ CheckpointWriter::CheckpointWriter(
   stage_ = is_new ? stage_beside(target_, save_) : stage_inside(target_, save_);
   lock_ = make_locked_folder(stage_, target_);
   try {
-    // Another job may have begun since the check: one of the two sees the
+    // Another job may have begun since the check. One of the two jobs sees the
     // other.
     remove_leftovers(target_, save_, stage_);
   } catch (const Error&) {
@@ -240,7 +241,7 @@ CheckpointWriter::~CheckpointWriter() {
       remove_at_once(shard);
     }
   } catch (const Error&) {
-    // The next save removes them.
+    // The next save removes these parts.
   }
 }
 
@@ -263,7 +264,7 @@ void CheckpointWriter::commit(Manifest manifest) {
       if (!fs::is_directory(target_)) {
         cannot_save("rename a file to", target_, std::strerror(error));
       }
-      // Another process has created the folder meanwhile.
+      // Another process has created the folder meanwhile. Commit inside it.
       fs::remove(stage_ / kManifestName);
       const auto inside = stage_inside(target_, save_);
       const auto lock = lock_folder(inside, target_);
@@ -275,8 +276,8 @@ void CheckpointWriter::commit(Manifest manifest) {
       commit_inside(manifest);
     }
   }
-  // Ranks that did not see the checkpoint yet have left their parts to this
-  // process. Later ones see it.
+  // Ranks that finished before the commit have left their parts to this
+  // process. Later ones see the checkpoint and merge their parts themselves.
   merge_shards(manifest, target_, begun);
   remove_old_shards();
   lock_.reset();
@@ -301,7 +302,7 @@ void CheckpointWriter::commit_inside(Manifest& manifest) {
     }
   }
   if (!before || before->job != job_) {
-    // Parts of another job at the same moment have the same names.
+    // Rank files of another job at the same moment have the same names.
     for (const auto& entry : entries_of(target_)) {
       if (is_rank_file(entry) && is_of_moment(entry, moment_) &&
           !fs::exists(stage_ / entry.filename())) {
@@ -323,7 +324,7 @@ std::set<int> CheckpointWriter::merge_shards(
     std::set<int> begun) const {
   begun.merge(ranks_beside(target_, save_));
   for (const auto& shard : ready_shards(target_, save_)) {
-    // The rank may have begun after the check.
+    // The rank may have begun after `ranks_beside` was called.
     if (const auto stage = parse_stage_name(shard); stage && stage->rank) {
       begun.insert(*stage->rank);
     }
@@ -366,14 +367,15 @@ RankShardWriter::~RankShardWriter() {
       remove_tree(entry);
     }
   } catch (const Error&) {
-    // The next save removes them.
+    // The next save removes these files.
   }
 }
 
 void RankShardWriter::commit() {
   sync_tree(folder_);
   const auto ready = ready_shard(target_, save_, rank_);
-  // Left by a killed run, or by an earlier save at this moment.
+  // `ready` may exist, left by a killed run or by an earlier save at this
+  // moment.
   if (!remove_at_once(ready) || rename(folder_.c_str(), ready.c_str()) != 0) {
     cannot_save("rename a file to", ready, std::strerror(errno));
   }
@@ -393,11 +395,12 @@ void RankShardWriter::commit() {
 
 void RankShardWriter::remove_late_shard() const {
   const auto manifest = try_manifest(target_);
-  // Another job's parts at the same moment have the same names.
+  // At the same moment, the file may be a part of another job.
   if (!manifest || manifest->moment == moment_) {
     return;
   }
-  // The next save has looked for old parts before this one was added.
+  // The save that replaced the checkpoint has looked for old parts before this
+  // one was added.
   const auto start = rank_shard_name(rank_, moment_) + '.';
   for (const auto& entry : entries_of(target_)) {
     if (entry.filename().string().starts_with(start)) {
@@ -493,19 +496,20 @@ void CheckpointReader::check_shards() const {
   try {
     begun = ranks_beside(folder_, save_of(manifest_));
   } catch (const SystemError&) {
-    // This user may have no access to the parent folder.
+    // This user may have no access to the parent folder, where ranks write.
   }
   // Checkpoints without a job are older, and may contain one machine's ranks.
   const bool is_shared = !manifest_.is_of_machine && !manifest_.job.empty();
   for (int rank = 0; rank < manifest_.world_size; ++rank) {
-    // The main process writes its data before the manifest.
+    // The main process writes its own data before the manifest.
     const bool is_needed = is_shared && (manifest_.is_of_all || rank == 0);
     const auto mark = path_of(mark_name(rank, manifest_.moment, manifest_.job));
     const bool is_marked = fs::exists(fs::symlink_status(mark));
     if (!(is_needed || is_marked || begun.contains(rank)) || rank_shard(rank)) {
       continue;
     }
-    // What says that the rank had begun, if nobody will finish it.
+    // The paths which say that the rank had begun, if no process will finish
+    // its part.
     std::vector<fs::path> signs;
     if (!is_needed) {
       if (begun.contains(rank)) {
@@ -610,8 +614,8 @@ void CheckpointReader::verify() const {
 void read_checkpoint(
     const fs::path& folder,
     const std::function<void(const CheckpointReader& checkpoint)>& read) {
-  // Files move after the manifest says so; a reader that comes in between
-  // retries.
+  // Files move after the new manifest has replaced the old one. A reader that
+  // looks in between retries.
   constexpr int kMostTries = 100;
   for (int i = 1;; ++i) {
     const auto before = try_manifest(without_slash(folder));

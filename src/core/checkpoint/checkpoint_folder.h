@@ -2,21 +2,21 @@
 // Checkpoint folders, which appear atomically.
 //
 // A new checkpoint is written to a hidden folder next to its final name
-// (".NAME.at-SAVE.tmp") and renamed at the end. One that replaces another, or
-// shares a folder with other files of the user, is written to a hidden folder
-// inside (".staged-SAVE"): the new manifest commits it, and only then do files
-// move to their places. A reader finds each file in one of the two.
+// (".NAME.at-SAVE.tmp") and renamed at the end. A checkpoint that replaces
+// another, or shares a folder with user files, is written to a hidden subfolder
+// (".staged-SAVE"). The new manifest commits it, and only then do files move to
+// the checkpoint's folder. A reader finds each file in one of the two folders.
 //
 // Only the main process writes there. Every other rank writes its part to its
-// own folder and renames it when it is finished. It is then merged by one of
-// two processes: the main process, which looks for finished parts before and
+// own folder and renames it when it is finished. The part is then merged by one
+// of two processes: the main process, which looks for finished parts before and
 // after its commit, or the rank, if it finds the checkpoint already committed.
-// Neither waits. All ranks of a run know the moment and the job, so they find
-// each other's folders without communication.
+// Neither waits. All ranks of a run know the moment (`Manifest::moment`) and
+// the job, so they find each other's folders without communication.
 //
 // The folder of a rank also shows that the rank has begun to save. A checkpoint
-// committed without the part of such a rank gets a mark instead, until the part
-// is added. If the rank is killed before, readers see the mark.
+// that is committed without the part of such a rank contains a mark until the
+// part is added. If the rank is killed before that, readers see the mark.
 #pragma once
 
 #include <filesystem>
@@ -38,7 +38,7 @@ namespace accelerate {
 /// `SystemError`.
 class ACCELERATE_INTERNAL CheckpointWriter {
  public:
-  /// For the main process. Removes leftovers of killed runs.
+  /// Prepares a save by the main process. Removes leftovers of killed runs.
   CheckpointWriter(
       const std::filesystem::path& target,
       std::int64_t moment,
@@ -55,8 +55,8 @@ class ACCELERATE_INTERNAL CheckpointWriter {
 
  private:
   void commit_inside(Manifest& manifest);
-  /// Also marks unfinished ones. Returns the ranks that have begun, including
-  /// the given ones.
+  /// Merges the finished parts of ranks into `folder`, and marks the parts that
+  /// are not finished. Returns the ranks that have begun, including `begun`.
   std::set<int> merge_shards(
       const Manifest& manifest,
       const std::filesystem::path& folder,
@@ -68,14 +68,14 @@ class ACCELERATE_INTERNAL CheckpointWriter {
   std::int64_t moment_;
   std::string job_;
   std::string save_;
-  /// On the stage; empty if the file system does not support locks.
+  /// The lock on the stage; empty if the file system does not support locks.
   UniqueFile lock_;
   bool is_committed_ = false;
 };
 
-/// The part of another rank, written before, while or after the main process
-/// saves. If `commit` was not called, only the sign that the rank had begun
-/// remains. Throws `SystemError`.
+/// Writes the part of a rank other than the main process, before, while or
+/// after the main process saves. Without `commit`, only a sign that the rank
+/// had begun remains: its empty folder, or a mark. Throws `SystemError`.
 class ACCELERATE_INTERNAL RankShardWriter {
  public:
   /// `is_of_all`: the main process commits after all ranks. A committed
@@ -110,7 +110,7 @@ class ACCELERATE_INTERNAL RankShardWriter {
   UniqueFile lock_;
 };
 
-/// The record of an existing file. Throws `SystemError`.
+/// Reads the size and the checksums of a file. Throws `SystemError`.
 ACCELERATE_INTERNAL FileRecord record_of(const std::filesystem::path& file);
 
 /// A checkpoint on disk.
@@ -122,14 +122,14 @@ class ACCELERATE_INTERNAL CheckpointReader {
 
   const std::filesystem::path& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
-  /// A rank's part of this moment and job; empty if there is none. Throws
-  /// `DataError` if it is damaged.
+  /// The manifest of a rank's part with the same moment and job; empty if there
+  /// is none. Throws `DataError` if it is damaged.
   std::optional<Manifest> rank_shard(int rank) const;
   /// Throws `DataError` if a rank's part is missing although all ranks saved
   /// together, or the rank had begun to save.
   void check_shards() const;
-  /// The path of a file of one of the parts. Throws `DataError` if it is not a
-  /// regular file of the recorded size.
+  /// The path of a file of the checkpoint or of a rank's part. Throws
+  /// `DataError` if it is not a regular file of the recorded size.
   std::filesystem::path find(const std::string& name, const FileRecord& record)
       const;
   /// Throws `DataError` if the bytes of the file have changed. Uses all cores.
@@ -137,7 +137,7 @@ class ACCELERATE_INTERNAL CheckpointReader {
       const std::string& name,
       const FileRecord& record,
       std::span<const std::byte> bytes) const;
-  /// As above for one chunk of the file, given as a whole.
+  /// Like `check` for one chunk; `bytes` are those of the whole file.
   void check_chunk(
       const std::string& name,
       const FileRecord& record,
@@ -153,8 +153,8 @@ class ACCELERATE_INTERNAL CheckpointReader {
   Manifest manifest_;
 };
 
-/// Calls `read` with the checkpoint, and again if another process has replaced
-/// it meanwhile. Throws what `read` throws.
+/// Calls `read` with the checkpoint. Calls it again if another process replaces
+/// the checkpoint meanwhile. Throws what `read` throws.
 ACCELERATE_INTERNAL void read_checkpoint(
     const std::filesystem::path& folder,
     const std::function<void(const CheckpointReader& checkpoint)>& read);
@@ -166,8 +166,8 @@ ACCELERATE_INTERNAL bool is_checkpoint(const std::filesystem::path& folder);
 ACCELERATE_INTERNAL std::string describe_missing_checkpoint(
     const std::filesystem::path& folder,
     const std::function<bool(const std::filesystem::path&)>& is_one);
-/// Whether it contains parts of ranks, and so was a checkpoint even if there is
-/// no manifest.
+/// Whether the folder contains parts of ranks. If so, it was a checkpoint even
+/// if it has no manifest.
 ACCELERATE_INTERNAL bool has_rank_shards(const std::filesystem::path& folder);
 /// Removes a checkpoint atomically.
 ACCELERATE_INTERNAL void remove_checkpoint(const std::filesystem::path& folder);

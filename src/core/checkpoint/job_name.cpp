@@ -15,7 +15,7 @@
 namespace accelerate {
 namespace {
 
-/// Without characters that separate the parts of a name.
+/// The host name without the characters that separate the parts of a job name.
 std::string this_host() {
   std::array<char, 256> name{};
   gethostname(name.data(), name.size() - 1);

@@ -16,7 +16,7 @@ ACCELERATE_INTERNAL std::string new_job_name();
 /// Whether the process that created the name is still running. Empty if it ran
 /// on another machine, or the name was not created by `new_job_name`.
 ACCELERATE_INTERNAL std::optional<bool> is_job_alive(const std::string& name);
-/// For messages: "process 4711 on node1".
+/// Describes a job for messages: "process 4711 on node1".
 ACCELERATE_INTERNAL std::string describe_job(const std::string& name);
 
 } // namespace accelerate

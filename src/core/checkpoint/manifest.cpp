@@ -16,11 +16,11 @@ namespace {
 using nlohmann::json;
 
 constexpr int kFormatVersion = 2;
-// Values are flat inside their objects; deeper nesting is not ours.
+// Our values are flat inside their objects, so deeper nesting is rejected.
 constexpr int kMaxDepth = 10;
 // Limits the memory for the checksums of a file's chunks.
 constexpr std::uint64_t kSmallestChunk = 4096;
-// The end of the text; followed by the checksum of everything before it.
+// The end of the text, before the checksum of everything that precedes it.
 constexpr std::string_view kBeforeChecksum = ",\n  \"checksum\": \"";
 constexpr std::string_view kAfterChecksum = "\"\n}\n";
 constexpr std::size_t kEndBytes =
@@ -31,7 +31,7 @@ constexpr std::size_t kEndBytes =
       "[load_state] '", source, "' ", what, ". Load another checkpoint"));
 }
 
-/// The text before its checksum.
+/// The text before its checksum, which is verified.
 std::string_view checked(std::string_view text, const std::string& source) {
   if (text.size() < kEndBytes) {
     refuse(source, "is truncated");

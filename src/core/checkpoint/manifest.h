@@ -45,19 +45,19 @@ struct ACCELERATE_INTERNAL Manifest {
   bool is_of_machine = false;
   /// The version of this library.
   std::string version = {};
-  /// A folder inside that still contains some of the files; empty if all are in
-  /// place.
+  /// The subfolder that still contains some of the files; empty if all are in
+  /// the checkpoint's folder.
   std::string staged = {};
-  /// Files of the previous checkpoint, removed once the staged ones are in
-  /// place.
+  /// Files of the previous checkpoint, removed once the staged files were
+  /// moved.
   std::vector<std::string> replaced = {};
-  /// By name, in the manifest's folder.
+  /// The files by name, in the manifest's folder.
   std::map<std::string, FileRecord> files = {};
-  /// Object -> name -> value.
+  /// The values: object -> name -> value.
   nlohmann::json state = nlohmann::json::object();
 };
 
-/// Of the main part, in the checkpoint's folder.
+/// The file name of the main manifest in the checkpoint's folder.
 inline constexpr const char* kManifestName = "checkpoint.json";
 /// The prefix of the names of a rank's part: "rank_3-at-120". It differs
 /// between moments, so that a new part never overwrites an old one.

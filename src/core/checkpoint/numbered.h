@@ -30,15 +30,15 @@ ACCELERATE_INTERNAL std::optional<std::filesystem::path>
 newest_sound_checkpoint(
     const std::filesystem::path& parent,
     const std::function<void(const std::string& what)>& complain = {});
-/// Its path in `parent`.
+/// The path of the checkpoint with this number in `parent`.
 ACCELERATE_INTERNAL std::filesystem::path numbered_checkpoint(
     const std::filesystem::path& parent,
     std::int64_t number);
 /// One more than the highest number used by any file or folder in `parent`.
 ACCELERATE_INTERNAL std::int64_t next_checkpoint_number(
     const std::filesystem::path& parent);
-/// Deletes the oldest, so that `limit` complete ones remain; also deletes
-/// damaged ones that are older. Anything else is neither deleted nor counted.
+/// Deletes the oldest checkpoints, so that `limit` complete ones remain. Also
+/// deletes damaged ones that are older. Does not delete or count anything else.
 /// Throws `SystemError`.
 ACCELERATE_INTERNAL void rotate_checkpoints(
     const std::filesystem::path& parent,

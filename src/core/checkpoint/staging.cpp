@@ -34,7 +34,7 @@ constexpr std::string_view kTemporaryEnd = ".tmp";
 constexpr std::string_view kReadyEnd = ".ready.tmp";
 constexpr std::string_view kRemovedEnd = ".removed.tmp";
 constexpr std::string_view kInsideStart = ".staged-";
-// A try only fails if another process intervenes at that instant.
+// A try only fails if another process intervenes at that moment.
 constexpr int kMostTries = 20;
 
 std::string start_of(const fs::path& target, const std::string& save) {
@@ -51,7 +51,7 @@ std::string job_of(const std::string& save) {
   return dash == std::string::npos ? "" : save.substr(dash + 1);
 }
 
-/// Empty if the folder cannot be read.
+/// The entries of the folder; empty if it cannot be read.
 std::vector<fs::path> list(const fs::path& folder, std::error_code& error) {
   std::vector<fs::path> entries;
   for (fs::directory_iterator it(folder, error), end; !error && it != end;
@@ -97,7 +97,7 @@ FolderLock try_lock(const fs::path& folder) {
   return {LockState::kOurs, std::move(file)};
 }
 
-/// The save of a folder that a main process writes to.
+/// The name of the save whose main process writes to this folder.
 std::string save_of(const fs::path& stage) {
   const auto name = stage.filename().string();
   const auto parsed = parse_stage_name(stage);
@@ -155,7 +155,8 @@ FolderLock lock(const fs::path& folder, const fs::path& target) {
   refuse_second_job(folder, target);
 }
 
-/// As above for the folder of another save: throws if its job may still write.
+/// Like `lock`, for the folder of another save: also throws if its job may
+/// still write.
 FolderLock lock_abandoned(
     const fs::path& folder,
     const fs::path& target,
@@ -169,8 +170,8 @@ FolderLock lock_abandoned(
   return locked;
 }
 
-/// Unlike `make_folder`, allows another process to remove it immediately;
-/// locking it detects that.
+/// Unlike `make_folder`, accepts that another process removes the folder
+/// immediately. Locking the folder detects that.
 void make_hidden_folder(const fs::path& path) {
   make_folder(path.parent_path());
   constexpr mode_t kForUmask = 0777;
@@ -181,7 +182,8 @@ void make_hidden_folder(const fs::path& path) {
 }
 
 /// Removes the folder unless it may belong to a living process. `is_own`: only
-/// this run saves to its target, which decides on file systems without locks.
+/// this run saves to the target, so the folder can be removed on file systems
+/// without locks.
 void remove_if_unlocked(const fs::path& folder, bool is_own) {
   const auto locked = try_lock(folder);
   if (locked.state == LockState::kOurs ||
@@ -456,7 +458,8 @@ UniqueFile make_locked_folder(const fs::path& folder, const fs::path& target) {
     if (locked.state != LockState::kGone) {
       return std::move(locked.file);
     }
-    // Another run removed it as a leftover, because it was not locked yet.
+    // Another run has removed the folder as a leftover, because it was not
+    // locked yet.
   }
   cannot_save("create the folder", folder, "another process keeps removing it");
 }
@@ -468,7 +471,8 @@ UniqueFile make_shard_folder(
     fs::path& folder) {
   const auto parent = target.parent_path();
   const auto start = start_of(target, save, rank);
-  // The main process also removes them, but not on file systems without locks.
+  // The main process also removes these folders, but not on file systems
+  // without locks.
   for (const auto& entry : entries_of(parent)) {
     const auto name = entry.filename().string();
     if (name.starts_with(start + '.') && !name.ends_with(kReadyEnd)) {
@@ -476,8 +480,8 @@ UniqueFile make_shard_folder(
     }
   }
   for (int i = 0; i < kMostTries; ++i) {
-    // A unique name, so that a rank never waits for a process looking for
-    // leftovers.
+    // The name is unique, so that a rank never waits for a process that is
+    // looking for leftovers.
     folder = parent / private_name(start);
     make_hidden_folder(folder);
     auto locked = try_lock(folder);
@@ -534,8 +538,8 @@ void merge_shard(
       entries.begin(), entries.end(), [](const auto& entry) {
         return entry.extension() != ".json";
       });
-  // Old manifests go first and new ones come last: a reader must not find one
-  // whose files do not match its list.
+  // Remove old manifests first and move new ones last: a reader must not find a
+  // manifest whose files do not match its list.
   std::for_each(manifests, entries.end(), [&](const auto& entry) {
     unlink((to / entry.filename()).c_str());
   });

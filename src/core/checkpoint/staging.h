@@ -41,22 +41,23 @@ std::vector<std::filesystem::path> entries_of(
 /// same time, because a journaling file system then commits its journal once.
 /// Throws `SystemError`.
 void sync_tree(const std::filesystem::path& folder);
-/// As above for single files and folders.
+/// Syncs these files and the names in these folders. Throws `SystemError`.
 void sync_all(const std::vector<std::filesystem::path>& paths);
 /// Removes a file or a folder as far as possible.
 void remove_tree(const std::filesystem::path& path);
-/// As above, but renames it first, so that no process sees a partial folder.
-/// Returns false, with the cause in `errno`, if it cannot be renamed.
+/// Like `remove_tree`, but renames `path` first, so that no process sees a
+/// partial folder. Returns false, with the cause in `errno`, if it cannot be
+/// renamed.
 bool remove_at_once(const std::filesystem::path& path);
 
-/// Distinguishes a save to a target from all others.
+/// The name that distinguishes a save to a target from all others.
 std::string save_name(std::int64_t moment, const std::string& job);
 
 /// The parsed name of a folder next to a target.
 struct StageName {
   std::string target;
   std::string save;
-  /// If it is a rank's part.
+  /// The rank, if the folder contains a rank's part.
   std::optional<int> rank = {};
   bool is_ready = false;
 };
@@ -76,13 +77,13 @@ std::filesystem::path ready_shard(
 std::vector<std::filesystem::path> ready_shards(
     const std::filesystem::path& target,
     const std::string& save);
-/// Ranks whose parts of this save are begun, finished or being merged.
+/// The ranks whose parts of this save are begun, finished or being merged.
 std::set<int> ranks_beside(
     const std::filesystem::path& target,
     const std::string& save);
 
-/// Where a rank was writing its part of this save when it was killed; nothing
-/// if it still writes.
+/// The folders in which a killed rank was writing its part of this save; empty
+/// if the rank is still writing.
 std::vector<std::filesystem::path> abandoned_shards(
     const std::filesystem::path& target,
     const std::string& save,

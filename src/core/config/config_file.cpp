@@ -40,7 +40,7 @@ std::vector<std::string> known_keys(const std::string& prefix) {
   return keys;
 }
 
-/// Sorts the entries of a file into our values, kept entries and errors.
+/// Sorts the entries of a file into values, kept entries and errors.
 class FileReader {
  public:
   explicit FileReader(const std::filesystem::path& path) { file_.path = path; }
@@ -118,7 +118,7 @@ class FileReader {
       return;
     }
     if (field.name == "num_processes" && entry.value == -1) {
-      // As the original writes it for jobs of Slurm.
+      // The original writes -1 for jobs of Slurm.
       file_.values[std::string(field.name)] = {
           std::string(field.unset_word), location(entry)};
       return;
@@ -227,7 +227,7 @@ class FileReader {
     }
   }
 
-  // Files from before `mixed_precision`.
+  // Files older than `mixed_precision` have `fp16`.
   void read_fp16(const YamlEntry& entry) {
     if (!entry.value.is_boolean()) {
       refuse(entry, "fp16 must be true or false; use mixed_precision instead");
@@ -239,7 +239,7 @@ class FileReader {
     }
   }
 
-  // Files from before `dynamo_config`.
+  // Files older than `dynamo_config` have this key.
   void read_dynamo_backend(const YamlEntry& entry) {
     file_.document.erase(entry.key);
     if (entry.value.is_null()) {
@@ -266,7 +266,7 @@ class FileReader {
       if (field == nullptr && entry.key != "mpirun_config") {
         field = find_field_by_key(prefix + long_name(entry.key, inner.key));
       }
-      // Also a key outside of the section, with the same meaning.
+      // The key has the same meaning inside and outside of the section.
       if (entry.key == "deepspeed_config" &&
           inner.key == "gradient_accumulation_steps") {
         field = find_field_by_key(inner.key);
@@ -285,8 +285,8 @@ class FileReader {
     }
   }
 
-  // Sizes of unsupported dimensions. The original always writes them, and
-  // modes and backends beside them.
+  // Reads sizes of unsupported dimensions. The original always writes them,
+  // together with modes and backends.
   void read_other_parallelism(
       const YamlEntry& section,
       const YamlEntry& inner) {
@@ -296,7 +296,8 @@ class FileReader {
     }
   }
 
-  // The original accepts any key there, for later versions.
+  // Unknown keys are not an error here: the original accepts any key, for later
+  // versions.
   void note_unknown(const YamlEntry& entry, const std::string& prefix) {
     const std::string nearest = nearest_name(entry.key, known_keys(prefix));
     file_.notes.push_back(str_cat(
@@ -308,7 +309,8 @@ class FileReader {
         nearest.empty() ? "unknown key" : "did you mean '" + nearest + "'?"));
   }
 
-  // Files of the first versions, and hand-written ones.
+  // The full name of a key: files of the first versions and hand-written ones
+  // have shorter names.
   static std::string long_name(
       const std::string& section,
       const std::string& key) {
@@ -350,7 +352,8 @@ class FileReader {
     return false;
   }
 
-  // The original writes sizes of 1 for everybody.
+  // A size above 1 enables parallelism. A size of 1 does not, because the
+  // original always writes it.
   void enable_parallelism() {
     for (const char* name :
          {"parallelism_config_dp_replicate_size",
@@ -364,7 +367,7 @@ class FileReader {
     }
   }
 
-  // Examples say NO next to the number of processes from another file; the
+  // Example files say NO next to the number of processes from another file. The
   // original then starts one process.
   void ignore_count_if_alone() {
     const auto found = file_.values.find("num_processes");

@@ -40,7 +40,8 @@ json typed_value(const LaunchConfig& config, const Field& field) {
   return is_number ? json::parse(text) : json(text);
 }
 
-// The original omits these, or writes null, if they were not set.
+// Whether to write the field. The original omits some fields, or writes null,
+// if they were not set.
 bool is_given(const LaunchConfig& config, const Field& field) {
   const std::string text = format_field(config, field);
   if (field.name == "gpu_ids") {
@@ -48,7 +49,7 @@ bool is_given(const LaunchConfig& config, const Field& field) {
   }
   const bool is_default = text == format_field(LaunchConfig{}, field);
   const bool may_be_unset = text.empty() || text == field.unset_word;
-  // A section that only says what is off is omitted.
+  // A section that only disables something is omitted.
   const bool is_inner_switch =
       field.is_flag() && field.yaml_key.find('.') != std::string_view::npos;
   return field.is_shared_key && !is_inner_switch ? !may_be_unset : !is_default;
@@ -140,7 +141,7 @@ void write_config_file(
   try {
     const auto target = config_target(path);
     std::error_code ignored;
-    // On failure, creating the file reports the reason.
+    // If this fails, creating the file reports the reason.
     std::filesystem::create_directories(target.parent_path(), ignored);
     AtomicFile file(target);
     file.write(is_json ? document.dump(2) + "\n" : to_yaml(document));

@@ -59,13 +59,13 @@ bool is_for_workers(const LaunchConfig& config, const Field& field) {
   return false;
 }
 
-// In the original's spelling.
+// The value of a boolean in the original's spelling.
 std::string worker_switch(const Field& field, bool is_on) {
   if (field.workers == WorkerRule::kAlways ||
       field.workers == WorkerRule::kWhereGroupDecided) {
     return is_on ? "True" : "False";
   }
-  // Libraries compare these with a string.
+  // Libraries compare the values of these variables with a string.
   return field.variable == variables::kUseParallelismConfig ||
                  field.variable == variables::kUseFsdp ||
                  field.variable == variables::kUseDeepSpeed

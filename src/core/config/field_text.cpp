@@ -65,7 +65,7 @@ int number_in_range(const Field& field, const LayerValue& value) {
   return *number;
 }
 
-// An empty file name would count as unset, which nobody means by it.
+// An empty file name would mean unset, which is never the intention.
 void check_path(const Field& field, const LayerValue& value) {
   const bool is_folder = field.value_name == "FOLDER";
   if (value.text.empty() && field.unset_word.empty() &&
@@ -78,7 +78,7 @@ void check_path(const Field& field, const LayerValue& value) {
   }
 }
 
-// 2:4, or a single number for both.
+// The range in a text: 2:4, or a single number for both ends.
 MachineRange range_of(const Field& field, const LayerValue& value) {
   const size_t colon = value.text.find(':');
   if (colon == std::string::npos) {

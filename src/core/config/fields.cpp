@@ -39,7 +39,8 @@ std::string check_gpu_ids(const std::string& text) {
     const std::string_view id(text.data() + begin, end - begin);
     const bool is_index =
         !id.empty() && std::all_of(id.begin(), id.end(), is_digit);
-    // The last ones are the spellings of "none" by users, containers and Slurm.
+    // The last alternatives are the spellings of "none" by users, containers
+    // and Slurm.
     if (!is_index && !id.starts_with("GPU-") && !id.starts_with("MIG-") &&
         id != "-1" && id != "none" && id != "void" && id != "NoDevFiles") {
       return "'all', or GPU indices or UUIDs separated by commas, e.g. 0,1";
@@ -123,7 +124,7 @@ constexpr std::string_view kStrategies[] = {
     "HYBRID_SHARD",
     "HYBRID_SHARD_ZERO2"};
 
-// By name, or by number as in older files.
+// Accepts the name of a strategy, or its number as in older files.
 std::string check_strategy(const std::string& text) {
   const auto number = parse_number<size_t>(text);
   const bool is_known =
@@ -157,7 +158,7 @@ constexpr std::string_view kCompilers[] = {
     "hpu_backend",
     "neuron"};
 
-// The original writes them in lower case in flags, in upper case in files.
+// The original writes compilers in lower case in flags, in upper case in files.
 std::string check_compiler(const std::string& text) {
   const bool is_known =
       std::find(
@@ -500,7 +501,7 @@ std::vector<Field> training_fields() {
   };
 }
 
-/// Read by `ParallelismConfig` of the Python package and by
+/// These fields are read by `ParallelismConfig` of the Python package and by
 /// `RunSettings::parallelism`.
 std::vector<Field> parallelism_fields() {
   return {
@@ -538,8 +539,8 @@ std::vector<Field> parallelism_fields() {
   };
 }
 
-/// Read by `FullyShardedDataParallelPlugin` of the Python package. Files have a
-/// separate section for them.
+/// These fields are read by `FullyShardedDataParallelPlugin` of the Python
+/// package. Files have a separate section for them.
 std::vector<Field> sharding_fields() {
   return {
       {.name = "use_fsdp",
@@ -742,7 +743,7 @@ std::vector<Field> sharding_fields() {
   };
 }
 
-/// The fields of the package's `DeepSpeedPlugin`.
+/// These fields are read by `DeepSpeedPlugin` of the Python package.
 std::vector<Field> deepspeed_fields() {
   return {
       {.name = "use_deepspeed",
@@ -872,7 +873,7 @@ std::vector<Field> deepspeed_fields() {
   };
 }
 
-/// Read by `TorchDynamoPlugin` of the Python package.
+/// These fields are read by `TorchDynamoPlugin` of the Python package.
 std::vector<Field> compilation_fields() {
   return {
       {.name = "dynamo_backend",

@@ -32,10 +32,11 @@ using FieldCheck = std::string (*)(const std::string& text);
 /// Whether workers receive the variable of a field.
 enum class WorkerRule {
   kNever,
-  /// If the value differs from the default; otherwise an inherited one remains.
+  /// Yes, if the value is not the default. Otherwise an inherited variable
+  /// remains.
   kWhereDecided,
-  /// If that applies to any field of its group, so that workers can distinguish
-  /// off from not set.
+  /// Yes, if any field of its group is not the default. Workers can then
+  /// distinguish off from not set.
   kWhereGroupDecided,
   kAlways,
 };
@@ -81,7 +82,7 @@ struct Field {
     return std::holds_alternative<int LaunchConfig::*>(member) ||
            std::holds_alternative<std::optional<int> LaunchConfig::*>(member);
   }
-  /// One number, or two separated by a colon: 4, 2:4.
+  /// Whether a value is one number, or two separated by a colon: 4, 2:4.
   bool is_range() const {
     return std::holds_alternative<MachineRange LaunchConfig::*>(member);
   }
@@ -93,7 +94,7 @@ struct Field {
 
 /// Every field, in the order of the help.
 ACCELERATE_INTERNAL std::span<const Field> launch_fields();
-/// Null if no field has this name.
+/// The field with this name; null if there is none.
 ACCELERATE_INTERNAL const Field* find_field(std::string_view name);
 
 /// Sets the field of `config` from `text`. Throws `ConfigError` naming the

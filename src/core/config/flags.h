@@ -16,8 +16,8 @@ namespace accelerate {
 
 /// Adds `--config_file`, one flag per field and, hidden, the original's flags
 /// without effect, each spelled with `_` and with `-`. Parsing `command` fills
-/// the layer; `resolve_launch_config` checks the texts. A boolean also accepts
-/// a value: `--debug=false`.
+/// the layer; `resolve_launch_config` checks the strings. A boolean also
+/// accepts a value: `--debug=false`.
 ACCELERATE_INTERNAL std::shared_ptr<ConfigLayer> add_launch_flags(
     CLI::App& command);
 

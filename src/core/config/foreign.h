@@ -22,7 +22,8 @@ struct ForeignKey {
   ForeignKind kind;
   /// What the key belongs to, and what to use instead.
   std::string_view advice;
-  /// The current original no longer reads it: do not write it again.
+  /// Whether the current original ignores the key, so that it is not written
+  /// again.
   bool is_gone = false;
 };
 
@@ -39,7 +40,7 @@ struct IgnoredFlag {
 
 ACCELERATE_INTERNAL std::span<const IgnoredFlag> ignored_flags();
 
-/// Null if `key` is not one of them.
+/// The row of `key`; null if it is not a key of an unsupported engine.
 ACCELERATE_INTERNAL const ForeignKey* find_foreign_key(std::string_view key);
 
 /// Whether a scalar, as text, leaves the engine disabled: empty, no, none,

@@ -42,9 +42,10 @@ struct LaunchConfig {
   bool multi_gpu = false;
   /// A name of `precision_name.h`.
   std::string mixed_precision = "no";
-  /// Over all machines; unset: as many as there are devices (one on a CPU).
+  /// The total over all machines. If unset, as many as there are devices (one
+  /// on a CPU).
   std::optional<int> num_processes = {};
-  /// Indices or UUIDs; empty: all.
+  /// Indices or UUIDs of the GPUs to use; empty: all.
   std::vector<std::string> gpu_ids = {};
   std::optional<int> num_cpu_threads_per_process = {};
   bool enable_cpu_affinity = false;
@@ -54,7 +55,7 @@ struct LaunchConfig {
   MachineRange num_machines = 1;
   int machine_rank = 0;
   std::string main_process_ip = {};
-  /// Unset or 0: any free port on one machine, `kDefaultMainProcessPort` on
+  /// If unset or 0: any free port on one machine, `kDefaultMainProcessPort` on
   /// several.
   std::optional<int> main_process_port = {};
   std::vector<std::string> hosts = {};
@@ -80,7 +81,7 @@ struct LaunchConfig {
   /// Streams shown in addition to the files of `log_dir`: see
   /// `stream_choice.h`.
   std::string tee = "3";
-  /// Local ranks; empty: all.
+  /// The local ranks whose output is shown; empty: all.
   std::vector<std::string> local_ranks_filter = {};
   bool timestamps = false;
   bool quiet = false;
@@ -142,13 +143,14 @@ enum class SourceKind { kDefault, kFile, kEnvironment, kFlag };
 
 struct Source {
   SourceKind kind = SourceKind::kDefault;
-  /// "--num_processes", "ACCELERATE_NUM_PROCESSES", "FILE:3", or empty.
+  /// Where the value was set: "--num_processes", "ACCELERATE_NUM_PROCESSES",
+  /// "FILE:3"; empty for a default.
   std::string location = {};
 
   bool operator==(const Source&) const = default;
 };
 
-/// One layer of texts by field name, each with its position.
+/// One layer of values by field name, each as a string with its position.
 struct LayerValue {
   std::string text = {};
   std::string location = {};
@@ -158,7 +160,7 @@ using ConfigLayer = std::map<std::string, LayerValue>;
 /// A key of the file that requests an unsupported engine.
 struct ForeignSetting {
   std::string key = {};
-  /// Empty for a section.
+  /// The value as text; empty for a section.
   std::string text = {};
   std::string location = {};
   /// One sentence: what it is, and what to use instead.
@@ -167,7 +169,7 @@ struct ForeignSetting {
 
 struct ResolvedConfig {
   LaunchConfig values = {};
-  /// By field name; every field has one.
+  /// The source of every field, by field name.
   std::map<std::string, Source> sources = {};
   /// The file that was read; empty if there was none.
   std::filesystem::path file = {};

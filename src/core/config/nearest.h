@@ -10,7 +10,8 @@
 
 namespace accelerate {
 
-/// Insertions, deletions, replacements and transpositions between two texts.
+/// The number of insertions, deletions, replacements and transpositions between
+/// two strings.
 ACCELERATE_INTERNAL int edit_distance(std::string_view a, std::string_view b);
 
 /// The candidate with the smallest distance to `name`; empty if more than a

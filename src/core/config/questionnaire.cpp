@@ -11,7 +11,7 @@
 namespace accelerate {
 namespace {
 
-// Menus for more machines are not readable.
+// With more machines than this, a menu is not readable.
 constexpr int kLongestMenu = 10;
 
 class Questionnaire {
@@ -122,7 +122,7 @@ class Questionnaire {
       config_.num_processes = 1;
       return;
     }
-    // The current value may be for another number of machines.
+    // The current number of processes may be for another number of machines.
     if (!explain_count().empty()) {
       config_.num_processes.reset();
     }
@@ -140,7 +140,7 @@ class Questionnaire {
     return config_.multi_gpu ? std::max(2, machines) : machines;
   }
 
-  /// What the number of processes must be, if the current one is invalid.
+  /// What the number of processes must be; empty if the current one is valid.
   std::string explain_count() const {
     const int machines = config_.num_machines.most;
     const int most = options_.num_gpus * machines;
@@ -226,7 +226,7 @@ class Questionnaire {
     config_.mixed_precision = choices[chosen];
   }
 
-  /// Shows a menu of the field's choices; returns the chosen one.
+  /// Shows a menu of the field's choices. Returns the chosen one.
   std::string choose_text(const char* name) {
     const Field& field = *find_field(name);
     const std::vector<std::string> choices(

@@ -28,8 +28,8 @@ std::optional<ConfigFile> find_file(
   return std::nullopt;
 }
 
-// `--cpu` with a file for GPUs, or the reverse: the stronger source decides; it
-// is only an error if both have the same source.
+// If both `--cpu` and GPUs are requested, the source with the higher precedence
+// decides. It is only an error if both have the same source.
 void resolve_device(ResolvedConfig& config) {
   LaunchConfig& values = config.values;
   if (!values.cpu || !values.multi_gpu) {
@@ -55,8 +55,8 @@ int parallel_processes(const LaunchConfig& values) {
          values.parallelism_config_dp_shard_size.value_or(1);
 }
 
-// A size on the command line needs no second flag, and sizes determine the
-// number of processes.
+// A parallelism size on the command line also enables parallelism. The sizes
+// determine the number of processes.
 void resolve_parallelism(ResolvedConfig& config) {
   LaunchConfig& values = config.values;
   for (const char* size : kParallelismSizes) {
@@ -77,8 +77,8 @@ void resolve_parallelism(ResolvedConfig& config) {
   }
 }
 
-// A flag or a variable overrides what the file requests: `--multi_gpu` with a
-// file for another engine.
+// A flag or a variable overrides what the file requests. Example: `--multi_gpu`
+// with a file for another engine.
 void drop_overridden(ResolvedConfig& config) {
   const auto is_overridden = [&](const char* field) {
     return config.kind_of(field) > SourceKind::kFile;
@@ -93,7 +93,7 @@ void drop_overridden(ResolvedConfig& config) {
   });
 }
 
-// Some fields are values of `distributed_type` in the file.
+// The name of a field in files. Some fields are values of `distributed_type`.
 std::string file_key(std::string_view name) {
   if (name == "multi_gpu") {
     return "distributed_type MULTI_GPU";
@@ -108,7 +108,7 @@ std::string file_key(std::string_view name) {
   return std::string(key.substr(key.rfind('.') + 1));
 }
 
-// Notes about sharding options that have no effect.
+// Adds notes about sharding options that have no effect.
 void note_unused_sharding(
     ResolvedConfig& config,
     std::string_view use,

@@ -13,7 +13,7 @@ namespace accelerate {
 /// For each worker: 0 none, 1 standard output, 2 standard error, 3 both.
 struct StreamChoice {
   int all = 3;
-  /// By local rank, overriding `all`: workers that are not listed show nothing.
+  /// Overrides `all` by local rank: workers that are not listed show nothing.
   /// If empty, `all` applies.
   std::map<int, int> by_local_rank = {};
 

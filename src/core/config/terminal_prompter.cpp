@@ -127,7 +127,7 @@ class KeyReader {
     return count == 1 ? c : -1;
   }
 
-  // A lone Escape is a key: no other byte follows it soon.
+  // Whether another byte follows soon. If not, an Escape is a key of its own.
   bool has_more() const {
     pollfd waiting{in_, POLLIN, 0};
     return poll(&waiting, 1, 50) == 1;

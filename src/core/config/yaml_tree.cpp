@@ -58,7 +58,7 @@ json type_plain(const std::string& text) {
   }
   double real = 0;
   const auto [stop, error] = std::from_chars(begin, end, real);
-  // Without a dot, Python's loader reads a string: 1e8.
+  // Python's loader reads a number without a dot, such as 1e8, as a string.
   if (error == std::errc() && stop == end &&
       text.find('.') != std::string::npos) {
     return real;
@@ -107,8 +107,8 @@ class TreeReader {
  private:
   static bool is_quoted(const YAML::Node& node) { return node.Tag() != "?"; }
 
-  // `<<: *base`, or a list of them: keys of the mapping itself take precedence,
-  // then the first of the list.
+  // Merges `<<: *base`, or a list of bases. Keys of the mapping itself take
+  // precedence, then those of the first base in the list.
   void merge(
       const YAML::Node& node,
       int line,
@@ -189,7 +189,7 @@ class IgnoreEvents : public YAML::EventHandler {
 };
 
 // `YAML::LoadAll` never returns for some texts with content after the first
-// document, so check for that before.
+// document, so this is checked first.
 bool has_one_document(const std::string& text) {
   std::istringstream in(text);
   YAML::Parser parser(in);
@@ -227,7 +227,7 @@ bool has_structures(const json& list) {
   });
 }
 
-/// What follows `key:`, including the end of the line.
+/// The text after `key:`, including the end of the line.
 std::string dump_value(const json& value, const std::string& indent) {
   if (value.is_string()) {
     return " " + quote_scalar(value.get<std::string>()) + "\n";

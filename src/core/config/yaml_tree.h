@@ -21,7 +21,7 @@ struct YamlEntry {
   nlohmann::json value = {};
   /// The scalar as written; empty for mappings and lists.
   std::string text = {};
-  /// If the value is a mapping.
+  /// The entries of a value that is a mapping.
   std::vector<YamlEntry> entries = {};
 };
 

@@ -19,14 +19,14 @@ namespace accelerate {
 /// milliseconds to answer.
 class ACCELERATE_INTERNAL GpuUse {
  public:
-  /// For the GPU with index `index` in this process, of the first of `kinds`
-  /// whose driver answers.
+  /// Measures the GPU with index `index` in this process, with the first of
+  /// `kinds` whose driver answers.
   GpuUse(const std::vector<GpuKind>& kinds, EnvLookup env, int index);
   ~GpuUse();
   GpuUse(const GpuUse&) = delete;
   GpuUse& operator=(const GpuUse&) = delete;
 
-  /// For how many seconds it has been busy; empty if no driver says.
+  /// How many seconds the GPU has been busy; empty if no driver reports it.
   std::optional<double> busy_seconds() const;
 
  private:

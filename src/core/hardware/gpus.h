@@ -21,7 +21,7 @@ struct Gpu {
   int64_t free_bytes = 0;
   /// "0000:1b:00.0", as in /sys/bus/pci/devices.
   std::string pci_address = {};
-  /// Unset if the machine does not say.
+  /// The NUMA node; unset if the machine does not report it.
   std::optional<int> numa_node = {};
   /// Indices of the GPUs whose memory this one can access directly.
   std::vector<int> peers = {};
@@ -33,9 +33,9 @@ struct GpuInventory {
   std::vector<Gpu> gpus = {};
   /// "570.86.10"; empty without a driver.
   std::string driver = {};
-  /// Why there are none; empty if there are some.
+  /// Why the list is empty; empty if it is not.
   std::string problem = {};
-  /// A row of `gpu_kinds()` for all of them; null if there are none.
+  /// The row of `gpu_kinds()` for all GPUs; null if there are none.
   const GpuKind* kind = nullptr;
 };
 

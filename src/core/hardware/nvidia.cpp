@@ -61,7 +61,7 @@ class Nvml {
   bool is_ready() const { return is_ready_; }
   const std::string& problem() const { return problem_; }
 
-  /// NVML's result: 0 is success.
+  /// Calls a function of NVML. Returns its result; 0 is success.
   template <class... Args>
   int call(const char* name, Args... args) const {
     const auto function =
@@ -118,7 +118,7 @@ bool can_read(const Nvml& nvml, NvmlDevice reader, NvmlDevice owner) {
   return error == 0 && status == 0;
 }
 
-// Numbers as `0,2`, or `-` if there are none.
+// Joins numbers as `0,2`; `-` if there are none.
 std::string to_list(const std::vector<int>& numbers) {
   std::string text;
   for (const int number : numbers) {
@@ -180,7 +180,8 @@ GpuInventory ask_nvml() {
   return found;
 }
 
-// One line for the driver, one per GPU, fields separated by tabs.
+// Converts the inventory to text: one line for the driver and one per GPU, with
+// fields separated by tabs.
 std::string to_text(const GpuInventory& found) {
   std::string text = str_cat(found.driver, '\t', found.problem, '\n');
   for (const auto& gpu : found.gpus) {
@@ -238,8 +239,8 @@ std::string read_to_end(int file) {
 }
 
 GpuInventory list() {
-  // In a separate process: the driver leaves threads behind, which could
-  // receive the signals of a launcher.
+  // A separate process queries the driver, because the driver leaves threads
+  // behind, which could receive the signals of a launcher.
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
     return {.problem = "cannot create a pipe to query the NVIDIA driver"};

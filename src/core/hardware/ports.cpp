@@ -95,7 +95,7 @@ int first_ephemeral_port() {
   return first;
 }
 
-// Workers take seconds until they listen; a port in the ephemeral range could
+// Workers take seconds until they listen. A port in the ephemeral range could
 // be taken by then.
 int bind_lasting_port(const std::string& address) {
   constexpr int kLowest = 20000;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TCP ports of this machine: which are free, and who uses the others.
+// TCP ports of this machine: which are free, and which programs use others.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ ACCELERATE_INTERNAL int find_free_port(
 /// processes cannot be inspected), "needs rights ...". Empty if it could.
 ACCELERATE_INTERNAL std::string port_problem(int port);
 
-/// As above, for an attempt that failed with the errno `cause`.
+/// The problem of an attempt to listen that failed with the errno `cause`.
 ACCELERATE_INTERNAL std::string port_problem(int port, int cause);
 
 } // namespace accelerate

@@ -20,7 +20,7 @@ std::vector<PieceAssembly::Run> PieceAssembly::runs_of(
     in_pieces += count;
   };
   for (const auto& [box, begin, count] : pieces) {
-    // Dimensions from `cut` on lie without a gap in both box and tensor.
+    // From dimension `cut` on, elements are contiguous in both box and tensor.
     std::size_t cut = shape.size();
     std::int64_t length = 1; // Of a run.
     std::int64_t stride = 1; // In the tensor, of the dimension before `cut`.

@@ -11,13 +11,13 @@
 
 namespace accelerate {
 
-/// Says which elements to copy from where, so that pieces of one layout become
-/// those of another. Copies nothing itself: the same plan serves tensors, files
-/// and counting.
+/// Determines which elements to copy, so that pieces of one layout become those
+/// of another. Copies nothing itself: the same plan serves tensors, files and
+/// counting.
 class ACCELERATE_INTERNAL PieceAssembly {
  public:
-  /// Of `target`, pieces of a tensor of this shape that `check_pieces` accepts
-  /// and that do not overlap.
+  /// Assembles `target`: pieces of a tensor of this shape that `check_pieces`
+  /// accepts and that do not overlap.
   PieceAssembly(
       const std::vector<std::int64_t>& shape,
       const TensorPieces& target);
@@ -26,11 +26,11 @@ class ACCELERATE_INTERNAL PieceAssembly {
   /// all pieces of a side, in their order.
   using Copy = std::function<
       void(std::int64_t in_target, std::int64_t in_source, std::int64_t count)>;
-  /// Calls `copy` for every element that is missing and that `source` has. What
-  /// earlier sources gave is not copied again, so replicas cost nothing.
+  /// Calls `copy` for every missing element that `source` has. Elements of
+  /// earlier sources are not copied again, so replicas cost nothing.
   void add(const TensorPieces& source, const Copy& copy);
 
-  /// How many elements no source has given yet.
+  /// How many elements are in no source so far.
   std::int64_t num_missing() const;
 
  private:
@@ -40,7 +40,7 @@ class ACCELERATE_INTERNAL PieceAssembly {
     std::int64_t in_pieces = 0;
     std::int64_t count = 0;
   };
-  /// In the order of the tensor.
+  /// Returns the runs in the order of the tensor.
   static std::vector<Run> runs_of(
       const std::vector<std::int64_t>& shape,
       const TensorPieces& pieces);

@@ -58,7 +58,7 @@ void divide(
   boxes = std::move(own);
 }
 
-/// The elements from `begin` to `end` of all boxes, one after the other.
+/// The elements from `begin` to `end` of the concatenated boxes.
 TensorPieces range_of(
     const std::vector<TensorBox>& boxes,
     std::int64_t begin,

@@ -33,7 +33,7 @@ struct FlatShard {
 /// Each rank has all elements, but the values are their sum over the ranks.
 struct Partial {};
 
-/// What ranks that differ in these dimensions have.
+/// How a tensor is divided among ranks that differ in these dimensions.
 struct TensorPlacement {
   MeshDimension along = MeshDimension::kShard;
   std::variant<DimShard, FlatShard, Partial> how = {};
@@ -41,11 +41,11 @@ struct TensorPlacement {
 
 enum class TensorMemory { kDevice, kHost, kDisk };
 
-/// Applied from first to last: each placement divides what the ones before it
-/// left. A `FlatShard` comes last. It counts the elements of what it divides,
-/// one piece after the other. Ranks that differ in other dimensions have the
-/// same elements. `{}` is the whole tensor on every rank.
-///
+/// How a tensor is divided among ranks, as a list of placements. Each placement
+/// divides what the previous ones left. A `FlatShard` comes last. It counts the
+/// elements of what it divides, one piece after the other. Ranks that differ in
+/// other dimensions have the same elements. `{}` is the whole tensor on every
+/// rank.
 ///     // ZeRO over tensor parallelism: a range of a block of rows.
 ///     TensorLayout layout = {
 ///         .placements = {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers of elements that may come from a damaged file.
+// Element counts of shapes that may come from a damaged file.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace accelerate {
 
-/// The product of the lengths. Nothing if one is negative or the product does
-/// not fit.
+/// The product of the lengths. Empty if one is negative or the product does not
+/// fit.
 inline std::optional<std::int64_t> elements_of(
     const std::vector<std::int64_t>& shape) {
   std::int64_t product = 1;

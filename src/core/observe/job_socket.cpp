@@ -51,7 +51,7 @@ void limit_waiting(int file, std::chrono::seconds limit) {
   setsockopt(file, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof(time));
 }
 
-// Sockets of killed processes.
+// Removes the sockets of killed processes.
 void remove_dead_sockets(const std::filesystem::path& folder) {
   std::error_code ignored;
   for (const auto& entry :
@@ -64,7 +64,7 @@ void remove_dead_sockets(const std::filesystem::path& folder) {
 }
 
 constexpr std::chrono::seconds kListenerPatience{1};
-// Longer than it takes to give up on a stack.
+// Longer than `native_stack` takes to give up.
 constexpr std::chrono::seconds kAskerPatience{8};
 
 } // namespace
@@ -75,7 +75,7 @@ JobSocket::JobSocket()
       file_(make_socket()) {
   const auto address = address_of(path_);
   remove_dead_sockets(path_.parent_path());
-  // Left by an earlier process with this PID.
+  // The file may have been left by an earlier process with this PID.
   unlink(path_.c_str());
   if (!file_ ||
       bind(

@@ -27,7 +27,7 @@ class ACCELERATE_INTERNAL JobSocket {
   JobSocket(const JobSocket&) = delete;
   JobSocket& operator=(const JobSocket&) = delete;
 
-  /// For poll(2).
+  /// The socket, for poll(2).
   int file() const { return file_.get(); }
   /// Answers one waiting client; other users get nothing.
   void answer(const std::function<std::vector<RankReport>()>& look) const;

@@ -37,12 +37,13 @@ namespace accelerate {
 namespace {
 
 constexpr int kMostAddresses = 64;
-// A starved thread may take long to be scheduled. The sum of both still lets
-// ranks answer in time: see HangExchange.
+// A starved thread may take long to be scheduled. The sum of the two limits
+// still lets ranks answer in time; see `HangExchange`.
 constexpr std::chrono::milliseconds kStackPatience{800};
 constexpr std::chrono::milliseconds kSymbolPatience{1100};
 
-// Written by the handler. It may run late, so this must not be on a stack.
+// Written by the handler, which may run late. These variables must therefore
+// not be on a stack.
 std::array<void*, kMostAddresses> addresses;
 void* interrupted = nullptr;
 std::atomic<int> num_addresses = -1;
@@ -121,8 +122,8 @@ std::vector<void*> addresses_of(pid_t thread) {
   if (!handler.is_ours()) {
     return {};
   }
-  // Code without unwind tables, such as the vDSO clock, hides its callers; a
-  // moment later the thread is elsewhere.
+  // Code without unwind tables, such as the vDSO clock, hides its callers. A
+  // moment later, the thread is somewhere else, so try again.
   constexpr int kMostTries = 32;
   std::vector<void*> found = interrupt(thread);
   for (int i = 1; i < kMostTries && found.size() == 1; ++i) {
@@ -134,7 +135,7 @@ std::vector<void*> addresses_of(pid_t thread) {
 struct Symbol {
   std::string module;
   uintptr_t offset = 0;
-  /// One, or several if functions were inlined.
+  /// One frame, or several if functions were inlined.
   std::vector<Stack::Frame> frames;
   bool is_users() const { return !frames.empty() && frames[0].is_users; }
 };
@@ -273,12 +274,12 @@ bool is_of_header(const std::string& name) {
   return false;
 }
 
-/// addr2line's information on one function; empty if it is of no use.
+/// The information of addr2line on one function; empty if it is useless.
 std::optional<Stack::Frame> frame_of(
     const std::string& function,
     const std::string& location) {
   const auto name = function.substr(0, function.find_first_of("(<"));
-  // Names from the standard library are long; inlined ones lack the prefix.
+  // Names of the standard library are long, and inlined ones lack its prefix.
   if (function.starts_with("??") || name.find("std::") != std::string::npos ||
       location.find("/include/c++/") != std::string::npos) {
     return std::nullopt;
@@ -291,9 +292,9 @@ std::optional<Stack::Frame> frame_of(
       name != "_start" && !is_of_header(name)};
 }
 
-/// Adds files and lines to the frames of a module of the user.
+/// Adds files and lines to the frames of a module of user code.
 void name_lines(const std::string& module, std::vector<Symbol*>& symbols) {
-  // Includes inlined functions: user code may be inlined around a library's.
+  // Includes inlined functions, because a library may inline user code.
   std::vector<std::string> command = {"addr2line", "-aiCfe", module};
   for (const auto* symbol : symbols) {
     command.push_back(str_cat("0x", std::hex, symbol->offset));
@@ -331,8 +332,8 @@ void prepare_native_stacks() {
 Stack native_stack(pid_t thread) {
   std::vector<Symbol> symbols;
   for (const void* address : addresses_of(thread)) {
-    // Use an address inside the call: the one after it may belong to another
-    // function.
+    // Use an address inside the call, because the address after it may belong
+    // to another function.
     const bool is_behind_call = !symbols.empty();
     symbols.push_back(
         symbol_of(static_cast<const char*>(address) - is_behind_call));
@@ -352,7 +353,7 @@ Stack native_stack(pid_t thread) {
       stack.frames.push_back(std::move(frame));
     }
   }
-  // How a library gets from one user function to the next is not interesting.
+  // Omit how a library gets from one user function to the next.
   const auto is_users = [](const Stack::Frame& frame) {
     return frame.is_users;
   };

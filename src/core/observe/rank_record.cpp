@@ -34,8 +34,8 @@ std::shared_ptr<RankRecord> make_record() {
 thread_local RankRecord* record_of_thread = nullptr;
 thread_local bool has_thread_ended = false;
 
-/// Lives until the thread ends; static objects destroyed later get a record
-/// that is never freed.
+/// Keeps the record until the thread ends. Static objects that are destroyed
+/// later get a record that is never freed.
 RankRecord* keep_record(std::shared_ptr<RankRecord> record) {
   struct Keeper {
     ~Keeper() {
@@ -132,8 +132,8 @@ StepPhase RankRecord::enter(StepPhase phase) {
   if (is_captured_) {
     return before;
   }
-  // Also for a backward: loaders and forwards of a single process may be
-  // torch's own.
+  // A backward can also begin a step, because loaders and forwards of a single
+  // process may be torch's own.
   if (phase == StepPhase::kData || phase == StepPhase::kForward ||
       phase == StepPhase::kBackward || phase == StepPhase::kCaptured) {
     if (has_updated_) {

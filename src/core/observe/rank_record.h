@@ -49,7 +49,7 @@ struct ObservedOperation {
   const char* dtype = nullptr;
   size_t num_dims = 0;
   std::array<int64_t, kMaxDims> sizes = {};
-  /// For a subgroup; 0 for the group of all ranks.
+  /// The size of a subgroup; 0 for the group of all ranks.
   int group_size = 0;
 };
 
@@ -66,7 +66,7 @@ class ACCELERATE_INTERNAL DeviceMarks {
   virtual std::optional<double> take() = 0;
 };
 
-/// One per thread that uses this library.
+/// What one thread does. Every thread that uses this library has a record.
 class ACCELERATE_INTERNAL RankRecord {
  public:
   using Clock = std::chrono::steady_clock;
@@ -79,7 +79,7 @@ class ACCELERATE_INTERNAL RankRecord {
   RankRecord(const RankRecord&) = delete;
   RankRecord& operator=(const RankRecord&) = delete;
 
-  /// Returns the phase that this one interrupts, for `leave`.
+  /// Enters `phase`. Returns the phase that it interrupts, for `leave`.
   StepPhase enter(StepPhase phase);
   void leave(StepPhase before);
   void set_operation(const ObservedOperation& operation);
@@ -90,13 +90,14 @@ class ACCELERATE_INTERNAL RankRecord {
     membership_.store(&membership, std::memory_order_release);
   }
 
-  // The clock of this thread's steps.
+  // These functions time the steps of this thread.
 
-  /// An optimizer has stepped: the step ends when the next one starts.
+  /// Records an optimizer step. The training step ends when the next one
+  /// starts.
   void note_update() { has_updated_ = true; }
-  /// A gradient is complete. The rest of a backward after the last gradient is
-  /// communication. On a device only the very last one is marked, because a
-  /// mark per gradient would cost more than it is worth.
+  /// Records that a gradient is complete. The rest of a backward after the last
+  /// gradient is communication. On a device only the very last gradient is
+  /// marked, because a mark per gradient would cost more than it is worth.
   void note_gradient() { last_gradient_ = Clock::now(); }
   void note_last_gradient();
   /// Starts a run: a step in progress does not belong to it. Steps are timed by
@@ -107,7 +108,7 @@ class ACCELERATE_INTERNAL RankRecord {
   /// finished.
   StepTimes step_times();
 
-  // For other threads; each value is consistent by itself.
+  // Other threads may call these functions. Each value is consistent by itself.
   pid_t thread() const { return thread_; }
   const Membership* membership() const {
     return membership_.load(std::memory_order_acquire);
@@ -140,7 +141,7 @@ class ACCELERATE_INTERNAL RankRecord {
   pid_t thread_;
 
   using Times = std::array<double, kNumPhases>;
-  /// This thread is now in `next`.
+  /// Switches this thread to the phase `next`.
   void change(StepPhase next);
   void begin_step();
   void end_step();
@@ -155,7 +156,8 @@ class ACCELERATE_INTERNAL RankRecord {
   bool is_captured_ = false;
   Clock::time_point last_gradient_ = {};
 
-  /// The phase that each pending mark ends.
+  /// The phase that a pending mark ends, and whether a step begins or ends
+  /// there.
   struct MarkedPhase {
     StepPhase phase = StepPhase::kUser;
     bool begins_step = false;

@@ -27,8 +27,8 @@ std::string first_word(const std::string& text) {
   return text.substr(0, text.find(' '));
 }
 
-/// From the user's innermost frame to the outermost: callers of `main` are not
-/// interesting, nor is how a library waits for other ranks. All frames if none
+/// The frames from the user's innermost one to the outermost. Omits callers of
+/// `main`, and how a library waits for other ranks. Returns all frames if none
 /// is user code.
 std::span<const Stack::Frame> frames_to_show(const Stack& stack) {
   constexpr std::ptrdiff_t kMostFrames = 16;
@@ -45,11 +45,11 @@ std::span<const Stack::Frame> frames_to_show(const Stack& stack) {
   return {first, first + std::min(end - first, kMostFrames)};
 }
 
-/// Equal for ranks at the same position in user code.
+/// A string that is equal for ranks at the same position in user code.
 std::string location_of(const Stack& stack) {
   auto frames = frames_to_show(stack);
   if (!frames.empty() && !frames[0].is_users) {
-    // No user frame: how a library got there is not interesting.
+    // There is no user frame. Omit how a library got here.
     frames = frames.first(1);
   }
   std::string text;
@@ -59,7 +59,8 @@ std::string location_of(const Stack& stack) {
   return text;
 }
 
-/// Inner functions of the innermost frame, after the line that called them.
+/// The user's frames, one per line. The first line also names the innermost
+/// function.
 std::string locations_of(const RankReport& report) {
   std::string text;
   for (const auto& frame : frames_to_show(report.stack)) {
@@ -79,7 +80,7 @@ struct Expected {
   bool operator==(const Expected&) const = default;
 };
 
-/// The operation of the majority of waiting ranks; the lowest rank's on a tie.
+/// The operation of most waiting ranks; that of the lowest rank on a tie.
 Expected expected_of(const std::vector<RankReport>& reports) {
   Expected most;
   std::ptrdiff_t most_votes = 0;
@@ -102,7 +103,7 @@ Expected expected_of(const std::vector<RankReport>& reports) {
   return most;
 }
 
-/// Whether not all ranks are at the same position.
+/// Whether ranks are at different positions.
 bool differ(
     const std::vector<RankReport>& reports,
     const std::vector<SilentRank>& silent) {
@@ -117,7 +118,7 @@ bool is_there(const RankReport& report, const Expected& expected) {
   return Expected{report.operation, report.number} == expected;
 }
 
-// A rank in a backward that others wait for is computing.
+// A rank in a backward on which other ranks wait is computing.
 bool waits_for_others(const RankReport& report, const Expected& expected) {
   return report.waits &&
          (is_there(report, expected) || report.phase != StepPhase::kBackward);
@@ -130,14 +131,14 @@ bool is_slow(
   return !waits_for_others(report, expected) && report.seconds < threshold;
 }
 
-/// Describes a group of similar ranks: `longest` is the longest time that one
-/// of them has waited; `report` belongs to the one with the shortest.
+/// Describes a group of similar ranks. `report` belongs to the rank that has
+/// waited for the shortest time; `longest` is the longest time.
 std::string describe(
     const RankReport& report,
     double longest,
     const Expected& expected,
     double threshold) {
-  // They have waited since they arrived, one after the other.
+  // Ranks have waited since they arrived, one after the other.
   const std::string moved = longest - report.seconds < 1
                                 ? seconds_text(longest)
                                 : "up to " + seconds_text(longest);

@@ -17,7 +17,8 @@ struct Stack {
   struct Frame {
     /// "train.py:12 in main: total = sum(losses)".
     std::string text = {};
-    /// Not torch, the C library and the like, nor this library.
+    /// Whether the frame is user code, not code of torch, a system library or
+    /// this library.
     bool is_users = false;
   };
   std::vector<Frame> frames = {};
@@ -29,9 +30,9 @@ struct RankReport {
   std::string host = {};
   int pid = 0;
   StepPhase phase = StepPhase::kUser;
-  /// Whether it can only continue when other ranks arrive.
+  /// Whether the rank can only continue when other ranks arrive.
   bool waits = false;
-  /// The time since the last change.
+  /// Seconds since the rank last changed what it does.
   double seconds = 0;
   /// The current collective; empty outside of collectives.
   std::string operation = {};
@@ -41,7 +42,8 @@ struct RankReport {
   Stack stack = {};
 };
 
-/// In text form, for a store or a socket. `decode_report` throws `DataError`.
+/// Converts a report to text for a store or a socket, and back. `decode_report`
+/// throws `DataError`.
 ACCELERATE_INTERNAL std::string encode(const RankReport& report);
 ACCELERATE_INTERNAL RankReport decode_report(const std::string& text);
 
@@ -54,14 +56,14 @@ struct SilentRank {
 };
 
 /// Whether there is something to report: a rank has waited for `threshold`
-/// seconds, and either others are elsewhere or silent, or all of them wait in
-/// the same collective. If all are in one backward, they compute.
+/// seconds, and either other ranks are elsewhere or silent, or all ranks wait
+/// in the same collective. Ranks that are all in one backward are computing.
 ACCELERATE_INTERNAL bool is_hang(
     const std::vector<RankReport>& reports,
     const std::vector<SilentRank>& silent,
     double threshold);
 
-/// Whether a message would call a rank slow, which may not stay true.
+/// Whether the message would call a rank slow. That may change later.
 ACCELERATE_INTERNAL bool names_slow_rank(
     const std::vector<RankReport>& reports,
     double threshold);

@@ -22,8 +22,8 @@ struct ScriptStack {
 };
 
 using TakeScriptStack = std::function<ScriptStack()>;
-/// From now on, the stack of the main thread comes from `take`. It is called on
-/// a separate thread, because it may have to wait for the interpreter.
+/// Makes `take` the source of the main thread's stack. It is called on a
+/// separate thread, because it may have to wait for the interpreter.
 ACCELERATE_INTERNAL void set_script_stack(TakeScriptStack take);
 /// Blocks until the interpreter is no longer queried.
 ACCELERATE_INTERNAL void drop_script_stack();

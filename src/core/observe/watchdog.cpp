@@ -57,19 +57,19 @@ std::shared_ptr<RankRecord> record_of(const Membership& membership) {
   return found;
 }
 
-/// The thread, and what wakes and ends it; see `stop_at_exit`.
+/// The background thread, and what wakes and ends it; see `stop_at_exit`.
 struct Runner {
   std::thread thread;
   UniqueFile wake;
-  /// Null if it cannot be created: ranks cannot be queried then, but messages
-  /// still appear.
+  /// Null if the socket cannot be created. Other processes then cannot query
+  /// the ranks, but messages still appear.
   std::unique_ptr<JobSocket> socket;
   std::atomic<bool> is_stopping = false;
   int owner = 0;
 };
 Runner* runner = nullptr;
 
-// Static objects that the thread uses are destroyed after this.
+// Static objects that the thread uses are destroyed after this function.
 void stop_at_exit() {
   if (runner != nullptr && runner->owner == getpid()) {
     runner->is_stopping = true;
@@ -114,7 +114,7 @@ Membership& Watchdog::join(std::unique_ptr<Membership> membership) {
   const std::lock_guard<std::mutex> lock(mutex_);
   memberships_.push_back(std::move(membership));
   start();
-  // Its interval may be shorter.
+  // Wakes the thread, because the new member may need a shorter interval.
   eventfd_write(runner->wake.get(), 1);
   return *memberships_.back();
 }
@@ -133,8 +133,8 @@ void Watchdog::start() {
   runner->owner = owner_;
   runner->wake = UniqueFile(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   try {
-    // Not on the thread: this reads the environment, which the program may be
-    // changing concurrently.
+    // Created here and not on the thread, because this reads the environment,
+    // which the program may be changing concurrently.
     runner->socket = std::make_unique<JobSocket>();
   } catch (const Error&) {
   }
@@ -208,8 +208,8 @@ void Watchdog::watch() {
   }
 }
 
-// A collective that the script calls without us is not recorded, but visible on
-// its stack. A running interpreter is not queried.
+// A collective that the script calls without this library is not recorded, but
+// visible on the stack. An interpreter that runs is not queried.
 void Watchdog::watch_script() {
   const auto now = Clock::now();
   for (const auto* membership : memberships()) {
@@ -236,9 +236,9 @@ void Watchdog::note_script(const std::optional<ScriptStack>& answer) {
   }
 }
 
-// Collectives that the user calls on the group without us also show progress.
-// They happened between the last check and this one; assuming the earlier time
-// never makes a rank look faster than it is.
+// Collectives that user code calls on the group without this library also show
+// progress. They happened between the last check and this one. Assuming the
+// earlier time never makes a rank look faster than it is.
 void Watchdog::watch_count(Membership& membership) {
   const auto before =
       membership.looked_at.exchange(Clock::now().time_since_epoch().count());
@@ -294,7 +294,8 @@ bool Watchdog::has_news(
          !(was_reported && names_slow_rank(reports, threshold));
 }
 
-// Each query stays in the store; even in a wait of hours there are only few.
+// Each query leaves data in the store. Doubling the pause keeps them few, even
+// in a wait of hours.
 void Watchdog::be_quiet_after(Membership& membership, Clock::duration waited) {
   const auto now = Clock::now();
   const auto quiet = std::max<Clock::duration>(waited, membership.threshold);
@@ -428,14 +429,14 @@ void Watchdog::watch_data(Membership& membership) {
       Clock::now() - record->since() < patience) {
     return;
   }
-  // Once: a loader that is sometimes slow is a matter for step times.
+  // Report once: a loader that is sometimes slow is visible in the step times.
   membership.has_reported_data_wait = true;
   say("[hang] The data loader has not returned a batch for a while. Check its "
       "dataset and its workers:\n  " +
       describe_ranks({look(membership)}));
 }
 
-// The store itself does not answer: report what this rank knows.
+// Handles a store that does not answer: reports what this rank knows.
 void Watchdog::watch_store(Membership& membership) {
   const auto asking = membership.asking_since.load();
   const auto now = Clock::now().time_since_epoch();

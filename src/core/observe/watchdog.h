@@ -20,43 +20,45 @@
 
 namespace accelerate {
 
-/// A rank of a run in this process.
+/// What the watchdog knows about one rank of this process.
 struct Membership {
   using Clock = std::chrono::steady_clock;
 
   int rank = 0;
   int world_size = 1;
-  /// Equal for ranks of one run that are threads of one process; empty if the
-  /// others are in other processes.
+  /// A key that all ranks of one run share if they are threads of this process;
+  /// empty if each rank has its own process.
   std::string threads_of = {};
-  /// How long a collective waits before a message; 0: never report.
+  /// How long a rank waits in a collective before a hang is reported; 0
+  /// disables reports.
   std::chrono::milliseconds threshold{0};
-  /// How many collectives the group has started, on any thread; empty if they
-  /// are not counted.
+  /// Returns how many collectives the group has started, on any thread; empty
+  /// if they are not counted.
   std::function<std::optional<uint64_t>()> num_collectives = {};
 
   std::atomic<bool> is_over = false;
-  /// Their number at the last check, and the earliest time it can have been
-  /// reached.
+  /// The result of `num_collectives` at the last check, the time of that check,
+  /// and the earliest time at which that count can have been reached.
   std::atomic<uint64_t> num_seen = 0;
   std::atomic<Clock::rep> looked_at = 0;
   std::atomic<Clock::rep> counted_at = 0;
-  /// Set while other ranks are queried through a store that may not answer: the
-  /// start time.
+  /// When the running query of other ranks through the store began; 0 if none
+  /// runs. The store may never answer.
   std::atomic<Clock::rep> asking_since = 0;
-  /// The last wait that a message was written for, by this rank or another.
+  /// The start time of the last wait that was reported, by any rank.
   std::atomic<Clock::rep> reported_wait = 0;
   std::atomic<bool> has_spoken = false;
-  /// Whether that message called no rank slow, and so stays true.
+  /// Whether that report is final. A report that calls a rank slow is not.
   std::atomic<bool> is_final = true;
-  /// A wait that began at the first time is not queried again until the second,
-  /// because there was nothing to report, or a rank was slow.
+  /// Waits that began no later than `quiet_from` are not examined again before
+  /// `quiet_until`, because there was nothing to report, or a rank was slow.
   std::atomic<Clock::rep> quiet_from = 0;
   std::atomic<Clock::rep> quiet_until = 0;
   std::atomic<bool> has_reported_data_wait = false;
 };
 
-/// The option, or the variable, or 10 seconds. Throws `ConfigError`.
+/// Returns `option` if set, else the environment variable, else 10 seconds.
+/// Throws `ConfigError`.
 ACCELERATE_INTERNAL std::chrono::milliseconds hang_threshold(
     const std::optional<std::chrono::milliseconds>& option,
     const EnvLookup& env = system_env);
@@ -67,43 +69,43 @@ class ACCELERATE_INTERNAL Watchdog {
 
   static Watchdog& instance();
 
-  /// The object is never destroyed, because records point to it.
+  /// The returned object is never destroyed, because records point to it.
   Membership& join(std::unique_ptr<Membership> membership);
 
-  /// The polling interval for timely messages; `longest` limits it for
-  /// expensive checks.
+  /// The polling interval for timely reports; `longest` limits it for expensive
+  /// checks.
   static std::chrono::milliseconds interval_for(
       const Membership& membership,
       std::chrono::milliseconds longest = std::chrono::milliseconds(500));
   /// Since when this rank has been waiting for others.
   std::optional<Clock::time_point> waits_since(const Membership& membership);
-  /// Whether it has waited longer than the threshold, and no lasting message
-  /// was written yet.
+  /// Whether this rank has waited longer than its threshold, the wait has no
+  /// final report, and no quiet time applies.
   bool is_due(const Membership& membership);
-  /// Whether these ranks have something new to report about what `membership`
-  /// waits in: a rank that was called slow is reported again only if it hangs.
+  /// Whether these reports show a hang of `membership` that was not reported
+  /// yet. A reported wait is not reported again if a rank is only slow.
   bool has_news(
       const Membership& membership,
       const std::vector<RankReport>& reports,
       const std::vector<SilentRank>& silent);
-  /// A message was written about its wait since then, by this rank or another.
+  /// Records that the wait that began at `since` was reported.
   static void note_reported(
       Membership& membership,
       Clock::time_point since,
       bool by_this_rank,
       bool is_final);
-  /// Ranks were queried, but there was nothing to report about its wait. They
-  /// are queried again when it has waited twice as long.
+  /// Records that other ranks were queried, but that the wait needs no report.
+  /// They are queried again when the wait has lasted twice as long.
   void note_nothing_to_report(Membership& membership);
-  /// Another rank will name this one in its message, so a loader that it waits
-  /// for needs no message of its own.
+  /// Records that another rank has queried this one and will name it. If this
+  /// rank waits for its data loader, it writes no separate report.
   void note_asked(Membership& membership);
-  /// The rank that hosts the store of the membership's run.
+  /// Sets the rank that hosts the store of the membership's run.
   void set_store_holder(const Membership& membership, SilentRank holder);
   RankReport look(const Membership& membership);
   /// The reports of all ranks of this process.
   std::vector<RankReport> look();
-  /// Writes atomically with respect to other output.
+  /// Writes `message` to stderr with one call, so other output cannot split it.
   static void say(const std::string& message);
 
  private:
@@ -131,7 +133,7 @@ class ACCELERATE_INTERNAL Watchdog {
   std::map<const Membership*, SilentRank> store_holders_;
   /// The latest answer of the interpreter.
   std::optional<Script> script_;
-  /// The process of the thread, not a forked child.
+  /// The PID of the process that started the thread. Differs in a forked child.
   int owner_ = 0;
 };
 

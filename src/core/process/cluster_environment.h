@@ -20,8 +20,8 @@ class ACCELERATE_INTERNAL EnvReader {
   std::optional<std::string> text(const std::string& name) const;
   /// A number of at least `least`; empty if unset.
   std::optional<int> number(const std::string& name, int least = 0) const;
-  /// As `number`, but the variable is required because another one (`because`)
-  /// is set.
+  /// Like `number`, but throws if the variable is unset, because another one
+  /// (`because`) is set.
   int required(const std::string& name, const std::string& because, int least)
       const;
 
@@ -42,7 +42,7 @@ struct RankVariables {
 struct StarterRow {
   Starter starter;
   RankVariables names;
-  /// Empty if this starter did not start the process.
+  /// Reads the settings of the starter. Empty if it did not start the process.
   std::optional<ProcessEnvironment> (
       *detect)(const EnvReader& env, const StarterRow& row);
 };
@@ -57,8 +57,8 @@ std::optional<ProcessEnvironment> read_ranks(
 /// MASTER_ADDR and MASTER_PORT if set, else `fallback`.
 Rendezvous read_rendezvous(const EnvReader& env, const Rendezvous& fallback);
 
-/// A port for a job without one: the same on all ranks, different for most
-/// jobs, outside of the ephemeral range.
+/// A port for a job whose starter passes none: the same on all ranks, different
+/// for most jobs, outside of the ephemeral range.
 int port_of_job(uint64_t job);
 
 std::optional<ProcessEnvironment> detect_torchrun(

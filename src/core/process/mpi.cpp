@@ -36,7 +36,7 @@ std::optional<ProcessEnvironment> detect_mpi(
   if (is_named) {
     found->job = str_cat("mpi-", std::hex, stable_hash(job));
   }
-  // MPI provides no host name: on one machine use this one, otherwise
+  // MPI provides no host name. On one machine, use this one; otherwise,
   // MASTER_ADDR is required.
   const auto& topology = found->topology;
   const bool one_machine = topology.local_world_size == topology.world_size;

@@ -40,7 +40,7 @@ class ACCELERATE_INTERNAL RunReporter {
 
   void set_folder(const std::filesystem::path& folder);
   void set_checkpoint(const std::filesystem::path& checkpoint);
-  /// Whether the number of steps should be written again: once a second.
+  /// Whether to write the number of steps again, which happens once a second.
   bool is_due(Clock::time_point now) const;
   void set_steps(int64_t num_steps, Clock::time_point now = Clock::now());
 

@@ -104,7 +104,7 @@ Rendezvous rendezvous_of(const EnvReader& env) {
   return point;
 }
 
-// A requeued job keeps its numbers.
+// A requeued job keeps its id, so the name also contains the restart count.
 std::string name_of_job(const EnvReader& env) {
   const auto job = env.number(variables::kSlurmJob);
   return job ? str_cat(
@@ -150,7 +150,7 @@ std::optional<ProcessEnvironment> detect_slurm(
   if (is_batch_script(env)) {
     return std::nullopt;
   }
-  // A step may have fewer tasks than its job.
+  // A job step may have fewer tasks than its job, so its variables are used.
   StarterRow step = row;
   if (env.text(variables::kSlurmStepTasks)) {
     step.names.world_size = variables::kSlurmStepTasks;

@@ -6,11 +6,11 @@
 
 namespace accelerate {
 
-/// From now on, SIGTERM and SIGUSR1 are recorded instead of ending the process,
-/// unless the program handles or ignores them itself. Later calls have no
-/// effect. Thread-safe.
+/// Starts to record SIGTERM and SIGUSR1, which then do not end the process. A
+/// signal that the program handles or ignores itself is not recorded. Later
+/// calls have no effect. Thread-safe.
 ACCELERATE_INTERNAL void watch_for_stop_requests();
-/// Whether one of them has arrived since.
+/// Whether SIGTERM or SIGUSR1 has arrived since `watch_for_stop_requests`.
 ACCELERATE_INTERNAL bool is_stop_requested();
 
 } // namespace accelerate

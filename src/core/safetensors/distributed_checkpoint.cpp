@@ -23,8 +23,8 @@ using Shape = std::vector<std::int64_t>;
 
 constexpr const char* kMetadataName = ".metadata";
 constexpr std::string_view kMetadata = "torch.distributed.checkpoint.metadata ";
-// Objects of a pickle may be shared; limiting what is searched repeatedly
-// bounds the time.
+// Objects of a pickle may be shared. Limiting the entries that are searched
+// repeatedly bounds the time.
 constexpr std::size_t kMaxFields = 64;
 
 // Names of torch.dtype, and of the storages that tensors are saved with.
@@ -52,7 +52,8 @@ struct StoredPiece {
   Shape strides = {};
 };
 
-// Empty if a dimension is negative or the product too large to address.
+// The product of the lengths. Empty if one is negative or the product too large
+// to address.
 std::optional<std::int64_t> count_of(const Shape& shape) {
   std::int64_t count = 1;
   for (const auto size : shape) {
@@ -96,7 +97,7 @@ void copy_piece(
             static_cast<std::size_t>(element));
       }
     }
-    // The next row.
+    // Advance to the next row.
     std::size_t i = rank;
     while (i > 1 && ++at[i - 2] == sizes[i - 2]) {
       at[i - 2] = 0;
@@ -268,7 +269,7 @@ class DistributedReader {
     const auto element = safetensors::dtype_bits(tensor.dtype) / 8;
     const auto count = count_of(tensor.shape);
     const auto& chunks = of(field(fields, "chunks"), Kind::kList).items;
-    // Do not allocate memory for data that is in no file.
+    // Do not allocate memory for data that no file contains.
     if (!count || !is_backed(*count * element)) {
       refuse(
           str_cat("has a size for '", name, "' that does not match its files"));
@@ -451,7 +452,8 @@ class DistributedReader {
     return names;
   }
 
-  /// As in the original, without the key that a whole model was saved under.
+  /// Names tensors as the original does, without the key under which a whole
+  /// model was saved.
   void name_tensors() {
     const bool has_key =
         !paths_.empty() &&
@@ -476,7 +478,8 @@ class DistributedReader {
   std::map<std::string, const PickleValue*> keys_;
   std::vector<std::vector<std::string>> paths_;
   std::size_t num_pieces_left_ = 0;
-  /// Bytes of the files not yet assigned to a tensor; -1: not counted.
+  /// The number of bytes in files not yet assigned to a tensor; -1 until
+  /// counted.
   std::int64_t num_left_ = -1;
 };
 

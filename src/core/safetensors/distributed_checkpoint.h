@@ -14,7 +14,7 @@
 
 namespace accelerate::safetensors {
 
-/// Whether the folder has the structure of one.
+/// Whether the folder looks like a torch.distributed.checkpoint.
 ACCELERATE_INTERNAL bool is_distributed_checkpoint(
     const std::filesystem::path& folder);
 
@@ -28,7 +28,8 @@ class ACCELERATE_INTERNAL DistributedCheckpoint {
   DistributedCheckpoint(const DistributedCheckpoint&) = delete;
   DistributedCheckpoint& operator=(const DistributedCheckpoint&) = delete;
 
-  /// By name, without the single key that contains everything ("model").
+  /// The tensors. If a single key contains all of them ("model"), their names
+  /// do not start with it.
   const std::vector<TensorView>& tensors() const { return tensors_; }
   std::size_t num_files() const { return num_files_; }
   /// Entries that are not tensors, which are not read.

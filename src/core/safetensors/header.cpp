@@ -63,7 +63,7 @@ std::string_view header_text(
   return text;
 }
 
-// Rust's order: offsets first, then their size.
+// Checks in the order of the Rust library: offsets first, then their size.
 void check_entry(
     const HeaderEntry& entry,
     std::uint64_t expected_begin,

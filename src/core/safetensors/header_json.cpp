@@ -172,7 +172,7 @@ void HeaderReader::set_field(Kind kind, const std::string& text) {
 }
 
 void HeaderReader::on_null() {
-  // Rust writes a missing map as null.
+  // The Rust library writes a missing map as null.
   if (section_ == Section::kTop && key_ == kMetadataKey) {
     has_metadata_ = true;
     return;
@@ -233,7 +233,7 @@ std::string escaped(char c) {
   return {'\\', 'u', '0', '0', kDigits[c / 16], kDigits[c % 16]};
 }
 
-// With exactly the escapes of Rust's serde_json.
+// Uses exactly the escapes of Rust's serde_json.
 void append_text(std::string& out, std::string_view text) {
   out += '"';
   std::size_t done = 0;

@@ -21,7 +21,7 @@ struct HeaderEntry {
 
 struct HeaderJson {
   Metadata metadata;
-  /// In the order of the text.
+  /// The entries in the order of the text.
   std::vector<HeaderEntry> entries;
 };
 

@@ -6,7 +6,7 @@
 namespace accelerate::safetensors {
 namespace {
 
-// As in Rust's serde_json; the format itself needs three.
+// The limit of Rust's serde_json; the format itself needs three.
 constexpr std::size_t kMaxDepth = 128;
 
 } // namespace

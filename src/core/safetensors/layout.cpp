@@ -48,7 +48,8 @@ void check_text(const std::string& text, const std::string& target) {
   }
 }
 
-// Widest type first, so that every tensor is aligned to its element size.
+// Orders the widest type first, so that every tensor is aligned to its element
+// size.
 std::vector<std::size_t> sorted(std::span<const TensorSpec> tensors) {
   std::vector<std::size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), std::size_t{0});

@@ -26,15 +26,15 @@ struct FileLayout {
   };
   /// Everything before the data: the length of the header, and the header.
   std::string head;
-  /// One per given tensor.
+  /// The position of each given tensor.
   std::vector<Extent> extents;
   /// Indices of the given tensors, in the order of their bytes.
   std::vector<std::size_t> order;
   std::uint64_t total_bytes = 0;
 };
 
-/// Throws what `write_file` throws for such names, shapes and metadata, with
-/// `target` as the name of the file.
+/// Throws what `write_file` throws for the same names, shapes and metadata,
+/// with `target` as the name of the file.
 FileLayout lay_out(
     std::span<const TensorSpec> tensors,
     const Metadata& metadata,

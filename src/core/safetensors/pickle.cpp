@@ -66,7 +66,7 @@ class PickleMachine {
     return taken;
   }
 
-  // Little endian; `is_signed` extends the sign bit.
+  // Reads a little-endian integer; `is_signed` extends the sign bit.
   std::uint64_t number(std::size_t num_bytes, bool is_signed = false) {
     if (num_bytes > sizeof(std::uint64_t)) {
       refuse("has a number that is too large");

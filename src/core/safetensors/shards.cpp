@@ -23,7 +23,7 @@ struct Unit {
   double bytes;
 };
 
-// Longer suffixes first: "GIB" ends in "B" as "GB" does.
+// Longer suffixes come first, because "GIB" also ends in "B".
 constexpr Unit kUnits[] = {
     {"TIB", 1099511627776.0},
     {"GIB", 1073741824.0},
@@ -58,7 +58,7 @@ std::string file_name(std::size_t index, std::size_t count) {
   return count == 1 ? kWeightsName : shard_name(index + 1, count);
 }
 
-/// Which tensors of these sizes are in which file, by index.
+/// Assigns tensors of these sizes to files. Returns the indices in each file.
 std::vector<std::vector<std::size_t>> split_indices(
     const std::vector<std::uint64_t>& sizes,
     std::uint64_t max_shard_bytes) {
@@ -119,7 +119,8 @@ void remove_old_weights(
   }
 }
 
-/// After the files: writes the index and removes those of an earlier save.
+/// Call it after the files are written: writes the index and removes files of
+/// an earlier save.
 void finish_save(
     const std::filesystem::path& folder,
     const ShardIndex& index,

@@ -16,7 +16,8 @@ class ACCELERATE_INTERNAL StoredZip {
   /// Throws `DataError` that begins with `where`.
   StoredZip(std::span<const std::byte> bytes, std::string where);
 
-  /// By the name inside the folder that all entries share ("archive/").
+  /// The bytes of an entry, by its name inside the folder that all entries
+  /// share ("archive/").
   std::span<const std::byte> entry(const std::string& name) const;
 
  private:

@@ -17,8 +17,8 @@
 
 namespace accelerate::safetensors {
 
-/// One file, with the same bytes as those of `write_file`, written atomically.
-/// Throws what `write_file` throws.
+/// Writes one file atomically, with the same bytes as `write_file`. Throws what
+/// `write_file` throws.
 class ACCELERATE_INTERNAL StreamedFile {
  public:
   StreamedFile(
@@ -28,9 +28,9 @@ class ACCELERATE_INTERNAL StreamedFile {
   StreamedFile(const StreamedFile&) = delete;
   StreamedFile& operator=(const StreamedFile&) = delete;
 
-  /// Writes bytes of a tensor from `offset` on; in any order, each once.
-  /// Fastest in the order of the file. Throws `SizeMismatchError` if they
-  /// exceed the tensor.
+  /// Writes bytes of a tensor from `offset` on. Bytes may come in any order,
+  /// each once; the order of the file is fastest. Throws `SizeMismatchError` if
+  /// they exceed the tensor.
   void write(
       const std::string& name,
       std::uint64_t offset,
@@ -49,7 +49,7 @@ class ACCELERATE_INTERNAL StreamedFile {
   AtomicFile file_;
 };
 
-/// A model in one or more files, as `save_sharded` writes it.
+/// Writes a model into one or more files, as `save_sharded` does.
 class ACCELERATE_INTERNAL StreamedModel {
  public:
   StreamedModel(
@@ -57,7 +57,7 @@ class ACCELERATE_INTERNAL StreamedModel {
       std::span<const TensorSpec> tensors,
       const SaveOptions& options);
 
-  /// As `StreamedFile`.
+  /// Like `StreamedFile::write`.
   void write(
       const std::string& name,
       std::uint64_t offset,
@@ -70,7 +70,7 @@ class ACCELERATE_INTERNAL StreamedModel {
   std::filesystem::path folder_;
   bool sync_;
   ShardIndex index_;
-  /// By name.
+  /// The files by the names of their tensors.
   std::map<std::string, std::unique_ptr<StreamedFile>> files_;
 };
 

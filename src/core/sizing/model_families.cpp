@@ -58,7 +58,8 @@ double number_or(const nlohmann::json& config, const char* key, double other) {
                                                      : other;
 }
 
-// Frequencies are stored for half of the rotated part of a head, twice.
+// The bytes of rotary frequencies: one float32 per two rotated channels of a
+// head. Models store them twice.
 std::int64_t rotary_bytes(const nlohmann::json& config) {
   const double hidden = number_or(config, "hidden_size", 0);
   const double heads = number_or(config, "num_attention_heads", 1);

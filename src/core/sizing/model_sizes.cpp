@@ -103,10 +103,11 @@ bool ends_like(
       });
 }
 
-// As `ShardOptions::min_unit_numbers`.
+// `ShardingOptions::min_unit_numbers`, in bytes.
 constexpr double kMinUnitBytes = 65'536 * 4;
 
-// Up to the first numeric component of the name: "layers.0".
+// The default shard unit of a tensor: its name up to the first numeric
+// component ("layers.0").
 std::string unit_of(const std::string& name) {
   std::size_t end = 0;
   for (const std::string_view component : split(name)) {
@@ -119,7 +120,7 @@ std::string unit_of(const std::string& name) {
   return {};
 }
 
-// Sums the tensors by layer.
+// Adds up the bytes of tensors by layer.
 class Layers {
  public:
   explicit Layers(const ModelFamily* family) : family_(family) {}
@@ -248,8 +249,8 @@ MemoryEstimate estimate_memory(
     estimate.training_bytes = sizes.total_bytes * 4;
   } else if (dtype == "float16") {
     shrink = 2;
-    // The maximum of weights in both dtypes and the fp32 moments, which is the
-    // moments.
+    // The maximum of two sums: the weights in both dtypes, and the fp32
+    // moments. The moments are larger.
     estimate.training_bytes = sizes.total_bytes * 2;
   } else if (dtype == "int8") {
     shrink = 4;
@@ -272,13 +273,15 @@ std::vector<ShardedEstimate> estimate_sharding(
   const double whole = sizes.total_bytes;
   const double share = whole / mesh.size(MeshDimension::kShard);
   const double unit = sizes.largest_unit_bytes;
-  // A unit with its gradients, one being reduced, and the receive buffer.
+  // This rank's share, a unit with its gradients, one being reduced, and the
+  // receive buffer.
   const double gradients = share + 3 * unit;
   return {
       {"DDP", whole, whole, 2 * whole},
       {"1", whole, whole + share, 2 * share},
       {"2", whole, gradients, 2 * share},
-      // The current unit and the next one; with master weights, in bf16.
+      // Stage 3 also holds the current unit and the next one; with master
+      // weights, both in bf16.
       {"3", share + 2 * unit, gradients, 2 * share},
       {"3, master_weights", share + unit, gradients, 2 * share},
   };

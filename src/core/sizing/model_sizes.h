@@ -13,20 +13,20 @@
 namespace accelerate {
 
 struct ModelSizes {
-  /// Bytes with every floating-point tensor in float32. A shared tensor counts
-  /// once.
+  /// Bytes of all tensors if every floating-point tensor is in float32. A
+  /// shared tensor counts once.
   double total_bytes = 0;
-  /// The largest part that must be on one device: a block of the model, or a
-  /// module without children outside of blocks.
+  /// Bytes of the largest part that must be on one device: a block of the
+  /// model, or a module without children outside of blocks.
   double largest_layer_bytes = 0;
   std::vector<std::string> largest_layers = {};
-  /// With default shard units (sharding.h): a block of the outermost lists, or
-  /// everything outside of blocks and in small ones.
+  /// Bytes of the largest default shard unit (sharding.h): a block of the
+  /// outermost lists, or everything outside of blocks and in small ones.
   double largest_unit_bytes = 0;
-  /// From config.json; empty without one.
+  /// The model type in config.json; empty without that file.
   std::string model_type = {};
-  /// Whether the model type is known. Otherwise numbered modules are taken for
-  /// the blocks, and buffers that are not in the files are missing.
+  /// Whether the model type is known. Otherwise numbered modules are assumed to
+  /// be the blocks, and buffers that are not in the files are not counted.
   bool is_known = false;
 };
 
@@ -35,7 +35,7 @@ struct ModelSizes {
 /// throws, and `ConfigError` for a malformed config.json.
 ACCELERATE_INTERNAL ModelSizes measure_model(const std::filesystem::path& path);
 
-/// The memory of a model in one dtype.
+/// The memory of a model whose weights have one dtype.
 struct MemoryEstimate {
   std::string dtype = {};
   double largest_layer_bytes = 0;

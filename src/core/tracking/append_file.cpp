@@ -53,8 +53,8 @@ void AppendFile::write(std::string_view piece) {
   }
 }
 
-// A full disk writes only a part of a piece. Later output after that part would
-// make both unreadable, so remove it.
+// On a full disk, only a part of a piece is written. Remove it, because output
+// after it would make both unreadable.
 void AppendFile::take_back(off_t size) {
   struct stat about {};
   if (size > 0 && fstat(file_, &about) == 0 && about.st_size >= size &&

@@ -11,8 +11,8 @@
 namespace accelerate {
 namespace {
 
-/// As in RFC 4180, except that line breaks become spaces, so that each row is a
-/// line.
+/// Quotes a value as in RFC 4180, except that line breaks become spaces, so
+/// that each row is a line.
 std::string csv_cell(std::string text) {
   bool is_quoted = false;
   std::string cell;

@@ -95,7 +95,7 @@ HttpClient::HttpClient(std::string root, const HttpLogin& login) {
   impl_->set(CURLOPT_HTTPHEADER, impl_->headers);
   impl_->set(CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
   impl_->set(CURLOPT_TIMEOUT, kRequestSeconds);
-  // Signals belong to the program.
+  // Signals belong to the program, so libcurl must not use them.
   impl_->set(CURLOPT_NOSIGNAL, 1L);
   impl_->set(CURLOPT_WRITEFUNCTION, &take_answer);
 }

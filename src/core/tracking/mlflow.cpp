@@ -30,12 +30,12 @@ using MlflowJson = nlohmann::json;
 using std::chrono::seconds;
 
 constexpr const char* kApi = "/api/2.0/mlflow/";
-/// The limit of one request.
+/// The limits of one request.
 constexpr size_t kMetricsAtOnce = 1000;
 constexpr size_t kParametersAtOnce = 100;
 constexpr size_t kLongestParameter = 6000;
-/// The queue for a server that does not answer; the oldest values are dropped
-/// first.
+/// The maximum number of values that wait for a server that does not answer.
+/// The oldest ones are dropped first.
 constexpr size_t kMostWaiting = 100'000;
 constexpr seconds kLongestPause{30};
 /// How long the end of a run, or a checkpoint, waits for the server.
@@ -130,7 +130,8 @@ class MlflowTracker : public Tracker {
 
   std::string state() const override {
     std::unique_lock lock(mutex_);
-    // A run that resumes from here does not send earlier values again.
+    // Wait for the server, because a run that resumes from this checkpoint does
+    // not send earlier values again.
     changed_.wait_for(lock, kLongestWait, [&] {
       return !is_begun_ || !trouble_.empty() || (!has_work() && !is_sending_);
     });
@@ -188,7 +189,7 @@ class MlflowTracker : public Tracker {
     }
   }
 
-  /// Reports dropped values the first time; not an error.
+  /// Reports dropped values, only the first time. This is not an error.
   void say_once(const std::string& what) {
     if (!std::exchange(has_left_out_, true)) {
       print_line(
@@ -266,8 +267,8 @@ class MlflowTracker : public Tracker {
            !tags_.empty();
   }
 
-  /// Sends one or a few requests without the lock; returns the error, or
-  /// nothing.
+  /// Sends one or a few requests without the lock. Returns the error; empty if
+  /// there was none.
   std::string attempt(std::unique_lock<std::mutex>& lock, bool is_last) {
     try {
       if (!is_open_) {

@@ -59,7 +59,7 @@ std::string rate_text(double rate, const std::string& unit) {
       number, is_slow ? "s/" : unit, is_slow ? unit : std::string("/s"));
 }
 
-/// The first characters; each counts as one column.
+/// The first `columns` characters; each counts as one column.
 std::string first_columns(const std::string& text, size_t columns) {
   size_t end = 0;
   for (; columns > 0 && end < text.size(); --columns) {
@@ -68,7 +68,7 @@ std::string first_columns(const std::string& text, size_t columns) {
   return text.substr(0, end);
 }
 
-/// A tab would be wider than the one column it is counted as.
+/// Replaces tabs, which would be wider than the one column they are counted as.
 std::string in_one_line(const std::string& text) {
   std::string line = printable(text);
   std::replace(line.begin(), line.end(), '\t', ' ');

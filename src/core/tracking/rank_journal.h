@@ -32,15 +32,15 @@ class ACCELERATE_INTERNAL RankJournal {
     int attempt = 0;
     /// "cuda:0"; empty on a CPU.
     std::string device = {};
-    /// Of libraries, by name: written beside our own.
+    /// Versions of other libraries by name, written in addition to our own.
     std::map<std::string, std::string> versions = {};
     /// Bytes of device memory in use; empty on a CPU.
     std::function<int64_t()> device_memory = {};
-    /// For how many seconds the device has been busy so far.
+    /// How many seconds the device has been busy so far; empty if unknown.
     std::function<std::optional<double>()> device_busy = {};
   };
 
-  /// `folder` is that of the run, whose steps so far are not written.
+  /// `folder` is that of the run. Steps in `before` are not written.
   RankJournal(
       const std::filesystem::path& folder,
       Rank rank,
@@ -49,11 +49,11 @@ class ACCELERATE_INTERNAL RankJournal {
   RankJournal(const RankJournal&) = delete;
   RankJournal& operator=(const RankJournal&) = delete;
 
-  /// Whether to write a line; called at every step.
+  /// Whether to write a line. Call it at every step.
   bool is_due(Clock::time_point now) const { return now >= next_; }
-  /// Writes the difference to the steps of the run in the last line.
+  /// Writes the steps since the last line.
   void write(const StepTimes& times, Clock::time_point now);
-  /// Writes the rest, and that the rank has ended.
+  /// Writes the remaining steps, and that the rank has ended.
   void finish(const StepTimes& times);
 
  private:
@@ -66,10 +66,10 @@ class ACCELERATE_INTERNAL RankJournal {
   Clock::time_point next_;
   double cpu_ = 0;
   std::optional<double> device_busy_;
-  /// As of the last line.
+  /// The steps and their times up to the last line.
   int64_t num_steps_ = 0;
   StepTimes::Phases phases_ = {};
-  /// Before this journal started.
+  /// The number of steps before this journal started.
   int64_t num_before_ = 0;
 };
 

@@ -12,13 +12,13 @@ namespace accelerate {
 
 struct RunExitRecord {
   int exit_code = 0;
-  /// Of the process that failed first; none if nobody failed, as when the job
-  /// was interrupted.
+  /// The rank of the process that failed first; empty if none failed, for
+  /// example if the job was interrupted.
   std::optional<int> rank = {};
   std::string host = {};
   /// "failed with exit code 1"
   std::string how = {};
-  /// "ValueError: bad batch"; empty if it said nothing.
+  /// "ValueError: bad batch"; empty if the process printed no error.
   std::string error = {};
 };
 

@@ -12,7 +12,7 @@ namespace accelerate {
 
 inline constexpr int kRunFolderSchema = 1;
 inline constexpr const char* kMetricsFile = "metrics.jsonl";
-/// Written by the launcher.
+/// The launcher writes this file.
 inline constexpr const char* kExitsFile = "exits.jsonl";
 inline constexpr const char* kRanksFolder = "ranks";
 inline constexpr const char* kRankFilePrefix = "rank_";
@@ -39,7 +39,7 @@ inline constexpr const char* kCpuValue = "cpu";
 /// The tracker whose files `accelerate watch` reads.
 inline constexpr const char* kJsonLinesTracker = "jsonl";
 
-/// Throws `UsageError` unless it is a plain folder name.
+/// Throws `UsageError` unless `project` is a plain folder name.
 ACCELERATE_INTERNAL void check_project(const std::string& project);
 
 inline std::string rank_file_name(int rank) {

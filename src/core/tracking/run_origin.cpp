@@ -31,7 +31,7 @@ constexpr std::array<std::string_view, 12> kSecretWords = {
     "accesskey",
     "privatekey",
     "auth"};
-/// "key" alone may be anything; after these words it is a secret.
+/// "key" alone may be anything. After one of these words, it is a secret.
 constexpr std::array<std::string_view, 4> kBeforeKey = {
     "api",
     "access",
@@ -105,7 +105,7 @@ std::string masked_value(const std::string& value) {
   return is_secret_value(value) ? kMask : without_password(value);
 }
 
-/// As a shell would take it, for those who copy the line.
+/// Quotes an argument for a shell, so that users can copy the line.
 std::string quoted(const std::string& argument) {
   const bool is_plain =
       !argument.empty() &&
@@ -204,7 +204,7 @@ std::string git_commit(fs::path folder) {
        folder = folder.parent_path()) {
     fs::path git = folder / ".git";
     if (fs::is_regular_file(git, error)) {
-      // A work tree or a submodule: "gitdir: PATH".
+      // The file ".git" of a work tree or a submodule contains "gitdir: PATH".
       constexpr std::string_view kPrefix = "gitdir: ";
       const auto line = first_line(git);
       git = line.starts_with(kPrefix) ? folder / line.substr(kPrefix.size())

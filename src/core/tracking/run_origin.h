@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What started a run, for those who look at it later.
+// What started a run, for readers of its folder.
 #pragma once
 
 #include <filesystem>
@@ -11,8 +11,8 @@
 
 namespace accelerate {
 
-/// Whether values of this name are secrets: one of its words is "token",
-/// "password", "secret" or the like ("hub_token", "--api-key"; not
+/// Whether values of this name are secrets. They are if one of its words is
+/// "token", "password", "secret" or similar ("hub_token", "--api-key"; not
 /// "max_tokens" or "tokenizer").
 ACCELERATE_INTERNAL bool is_secret_name(std::string_view name);
 
@@ -26,7 +26,7 @@ ACCELERATE_INTERNAL std::string masked_command(
 std::string own_command();
 
 /// The commit that is checked out in the git repository that contains `folder`,
-/// as 40 or 64 digits; empty without one. Starts no program.
+/// as 40 or 64 digits; empty without a repository. Starts no program.
 ACCELERATE_INTERNAL std::string git_commit(std::filesystem::path folder);
 
 } // namespace accelerate

@@ -10,7 +10,7 @@
 namespace accelerate {
 namespace {
 
-/// From the cursor to the end of the screen: there is nothing below the bars.
+/// Erases from the cursor to the end of the screen. Nothing is below the bars.
 constexpr const char* kErase = "\033[J";
 
 } // namespace

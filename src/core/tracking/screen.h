@@ -10,11 +10,12 @@
 
 namespace accelerate {
 
-/// A line at the bottom of a terminal that is redrawn, below the earlier ones.
+/// A line at the bottom of a terminal that is redrawn, below earlier bottom
+/// lines.
 class BottomLine {
  public:
   virtual ~BottomLine() = default;
-  /// At most `columns - 1` columns wide.
+  /// The text of the line, at most `columns - 1` columns wide.
   virtual std::string line(int columns) const = 0;
   virtual int columns() const = 0;
   virtual std::ostream& output() const = 0;
@@ -23,8 +24,9 @@ class BottomLine {
 /// The width of the text; each character counts as one column.
 size_t num_columns(const std::string& text);
 
-/// One per process, because stdout and stderr are usually the same terminal.
-/// Every call holds its lock; `mutex` protects what lines read.
+/// Draws all bottom lines of this process, because stdout and stderr are
+/// usually the same terminal. Every call holds the lock; `mutex` also protects
+/// the data that lines read.
 class Screen {
  public:
   static Screen& get();
@@ -33,12 +35,12 @@ class Screen {
   /// The last line to be removed stays on the screen.
   void remove(BottomLine* line);
   void redraw();
-  /// Above the bottom lines.
+  /// Prints `line` above the bottom lines.
   void print(std::ostream& output, const std::string& line);
   std::recursive_mutex& mutex() { return mutex_; }
 
  private:
-  /// To the start of the first line.
+  /// Moves the cursor to the start of the first bottom line.
   void go_home(bool is_erased);
   void draw();
 

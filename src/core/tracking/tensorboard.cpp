@@ -26,7 +26,7 @@ constexpr int kSummaryValue = 1;
 constexpr int kSessionStart = 1;
 constexpr int kStringTensor = 7;
 
-/// Tells TensorBoard which plugin shows a value.
+/// Says which plugin of TensorBoard shows a value.
 ProtoMessage plugin_metadata(
     const char* plugin,
     const ProtoMessage& content = {}) {
@@ -107,7 +107,7 @@ ProtoMessage histogram(std::span<const double> values) {
           counts.rbegin(), std::make_reverse_iterator(first), is_filled)
           .base();
   const auto offset = first - counts.begin();
-  // An empty bucket in front marks where the first one begins.
+  // An empty bucket in front marks where the first non-empty one begins.
   const auto begin = offset > 0 && first != last ? offset - 1 : offset;
   const auto end = last - counts.begin();
   return ProtoMessage()

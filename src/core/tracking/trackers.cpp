@@ -23,7 +23,7 @@ namespace {
 struct BuiltinTracker {
   const char* name;
   std::shared_ptr<Tracker> (*make)(const TrackingOptions&);
-  /// Whether it writes into the run's folder.
+  /// Whether the tracker writes into the run's folder.
   bool fills_folder;
 };
 
@@ -79,7 +79,7 @@ class FolderClaim {
 
 namespace {
 
-/// For ranks that log nothing.
+/// A tracker for ranks that log nothing.
 class NoTracker : public Tracker {
  public:
   std::string name() const override { return "none"; }
@@ -230,7 +230,7 @@ struct Trackers::Impl {
   bool has_said_late = false;
   bool has_said_twice = false;
 
-  /// Whatever a tracker throws, the run continues.
+  /// Calls a tracker. The run continues whatever the tracker throws.
   template <class F>
   void with(Entry& entry, const char* what, F&& call) {
     std::string why;
@@ -278,7 +278,7 @@ struct Trackers::Impl {
     }
     return is_finished;
   }
-  /// Each name once, with its last value.
+  /// Keeps each name once, with its last value.
   TrackedValues without_repeats(const char* where, const TrackedValues& given) {
     TrackedValues kept;
     std::map<std::string_view, size_t> indices;

@@ -54,7 +54,7 @@ ACCELERATE_INTERNAL void add_watch_command(CLI::App& app, int& exit_code);
 /// Adds `completion`. It describes the commands that `app` has when it runs.
 ACCELERATE_INTERNAL void add_completion_command(CLI::App& app, int& exit_code);
 
-/// In the order of `--help`.
+/// The commands in the order of `--help`.
 inline constexpr AddCommand kCommands[] = {
     add_launch_command,
     add_new_command,

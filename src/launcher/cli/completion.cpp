@@ -19,7 +19,7 @@ namespace accelerate {
 namespace {
 
 struct OptionInfo {
-  /// With underscores, without leading dashes.
+  /// The name with underscores, without leading dashes.
   std::string name;
   std::string help;
   bool takes_value = false;
@@ -27,7 +27,7 @@ struct OptionInfo {
 };
 
 struct CommandInfo {
-  /// "config show".
+  /// The full name of the command, such as "config show".
   std::string path;
   std::string help;
   std::vector<OptionInfo> options;
@@ -134,8 +134,8 @@ std::string bash_script(const std::vector<CommandInfo>& commands) {
     std::string valued;
     for (const OptionInfo& option : command.options) {
       options += "--" + option.name + " ";
-      // Both spellings become equal when every dash is replaced by an
-      // underscore.
+      // The script replaces every dash by an underscore, so that both spellings
+      // are equal.
       valued += option.takes_value ? "__" + option.name + " " : "";
       const std::string label = "      __" + option.name + ") ";
       if (!option.choices.empty() && choices.find(label) == std::string::npos) {
@@ -277,7 +277,7 @@ std::vector<std::string> all_names(const CLI::Option& option) {
   return names;
 }
 
-// Includes hidden options: everything that is accepted.
+// Converts an option to JSON, including hidden ones: the parser accepts all.
 ordered_json option_as_json(const CLI::Option& option) {
   const Field* field =
       option.get_lnames().empty() ? nullptr : find_field(describe(option).name);

@@ -29,7 +29,8 @@ int count_gpus() {
   return static_cast<int>(usable_gpus(gpu_kinds(), system_env).gpus.size());
 }
 
-/// Of `config` and its commands: the file may be named before or after them.
+/// The value of `--config_file`, which `config` and its commands share: it may
+/// precede or follow the name of the command.
 using FileName = std::shared_ptr<std::string>;
 
 void add_file_option(
@@ -57,7 +58,7 @@ void announce(
             << "train.py\n";
 }
 
-/// The values of the file to be replaced, if it can be read.
+/// The values of the file that is going to be replaced, if it can be read.
 std::optional<LaunchConfig> present_config(
     const fs::path& path,
     Prompter& prompter) {

@@ -23,7 +23,7 @@ struct EstimateOptions {
   std::string path = {};
   std::vector<std::string> dtypes = {"float32", "float16", "int8", "int4"};
   bool as_json = false;
-  /// For a sharded run; 0: none.
+  /// The number of processes of a sharded run; 0 if there is none.
   int num_processes = 0;
   /// Copies of the model; each is sharded over its share of the processes.
   int num_replicas = 1;
@@ -58,7 +58,8 @@ std::string repeat(const char* text, std::size_t count) {
   return out;
 }
 
-// In characters rather than bytes: names may be in any script.
+// The width in characters rather than bytes, because names may be in any
+// script.
 std::size_t width_of(const std::string& text) {
   return static_cast<std::size_t>(
       std::count_if(text.begin(), text.end(), [](char c) {
@@ -169,7 +170,7 @@ std::string as_table(
       .str();
 }
 
-// Whole numbers as integers: only int4 can have fractions of bytes.
+// Writes whole numbers as integers. Only int4 can have fractions of bytes.
 nlohmann::ordered_json json_bytes(double bytes) {
   const auto whole = static_cast<std::int64_t>(bytes);
   if (static_cast<double>(whole) == bytes) {
@@ -241,7 +242,7 @@ fs::path find_in_hub_cache(const std::string& name, const fs::path& cache) {
   return first == fs::directory_iterator() ? fs::path() : first->path();
 }
 
-/// A path unchanged, or a downloaded model of the Hub.
+/// The path itself, or the folder of a downloaded model of the Hub.
 fs::path find_model(const std::string& model) {
   std::error_code ignored;
   if (fs::exists(model, ignored)) {
@@ -261,7 +262,8 @@ fs::path find_model(const std::string& model) {
   return found;
 }
 
-/// Why shards take more memory than whole parameters, if they do.
+/// Explains why shards take more memory than whole parameters; empty if they do
+/// not.
 std::string explain_sharding(
     const ModelSizes& sizes,
     const std::vector<ShardedEstimate>& estimates) {

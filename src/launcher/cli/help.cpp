@@ -175,7 +175,7 @@ class ReadableFormatter : public CLI::FormatterBase {
     return text;
   }
 
-  // Commands other than `launch` that share its options refer to it.
+  // Whether the help of a command only refers to this option of `launch`.
   static bool
   is_folded(const CLI::App& app, const CLI::Option& option, bool is_all) {
     return !is_all && !app.get_prefix_command() &&
@@ -211,13 +211,13 @@ class ReadableFormatter : public CLI::FormatterBase {
         continue;
       }
       if (!rows.contains(group)) {
-        // Required arguments first, everything else in its order.
+        // Required arguments come first. Other groups keep their order.
         groups.insert(
             option->get_positional() ? groups.begin() : groups.end(), group);
       }
       rows[group] += option_row(*option);
     }
-    // At the end.
+    // Options without effect come last.
     const auto last =
         std::find(groups.begin(), groups.end(), std::string(kWithoutEffect));
     if (last != groups.end()) {
@@ -348,7 +348,7 @@ std::string explain_parse_error(
   if (is(CLI::ExitCodes::ArgumentMismatch)) {
     return str_cat(text.substr(0, text.find(':')), " needs a value; ", help);
   }
-  // Moves a validator's sentence after the name of its option.
+  // Removes the colon: "--x: must ..." becomes "--x must ...".
   if (const size_t colon = text.find(": must "); colon != std::string::npos) {
     text.erase(colon, 1);
   }

@@ -31,7 +31,7 @@ ACCELERATE_INTERNAL std::string explain_parse_error(
     const CLI::ParseError& error,
     const CLI::App& command);
 
-/// Checks of option values, whose errors say what to use instead.
+/// Checks of option values. Their errors say which values are valid.
 ACCELERATE_INTERNAL CLI::Validator whole_number_from(int least, int most);
 ACCELERATE_INTERNAL CLI::Validator one_of(std::vector<std::string> words);
 

@@ -43,7 +43,7 @@ void check_program(const std::vector<std::string>& program) {
   }
 }
 
-/// Rejects files that are not programs, by the ending of their name.
+/// Rejects files whose extension shows that they are not programs.
 void check_kind(
     const LaunchConfig& config,
     const std::vector<std::string>& program) {
@@ -97,7 +97,8 @@ std::vector<std::string> find_problems(
                       : std::vector<std::string>();
 }
 
-/// Python would report it once per worker.
+/// Rejects a missing script here, because Python would report it once per
+/// worker.
 void check_script(
     const LaunchConfig& config,
     const std::vector<std::string>& program) {
@@ -115,7 +116,8 @@ void check_script(
   }
 }
 
-/// An option of this program after the script belongs to the script.
+/// A hint about an option of `launch` that follows the script and therefore
+/// belongs to it.
 std::string hint_on_order(const std::vector<std::string>& program) {
   for (size_t i = 1; i < program.size(); ++i) {
     if (!program[i].starts_with("--")) {
@@ -137,7 +139,8 @@ std::string hint_on_order(const std::vector<std::string>& program) {
   return {};
 }
 
-/// A C++ program requests it in its code; otherwise it would have no effect.
+/// A note on options that only Python programs read. A C++ program requests
+/// these features in its code.
 std::string note_on_python(
     const LaunchConfig& config,
     const std::vector<std::string>& program) {
@@ -165,7 +168,8 @@ std::string note_on_python(
                    " are not compiled");
 }
 
-/// Not an error, because configurations are shared between machines.
+/// A note on GPUs that do not exist. This is not an error, because
+/// configurations are shared between machines.
 std::string note_on_gpus(
     const LaunchConfig& config,
     const MachineFacts& facts) {
@@ -204,7 +208,7 @@ void print_dry_run(const LaunchPlan& plan) {
   }
   StartOrder order;
   order.group_world_size = placement.num_machines;
-  // If machine 0 will assign a rank: as the first of the others.
+  // If machine 0 will assign a rank, show the commands of the second machine.
   order.group_rank = std::abs(placement.machine_rank);
   order.world_size = plan.num_local * order.group_world_size;
   order.first_rank = plan.num_local * order.group_rank;
@@ -267,7 +271,7 @@ std::vector<RemoteLauncher> remote_launchers(
   return launchers;
 }
 
-/// The launcher of another machine, which gets its order over ssh.
+/// Runs the launcher of another machine, which reads its order from stdin.
 int join_from_stdin() {
   std::string line;
   std::getline(std::cin, line);
@@ -398,7 +402,7 @@ void add_launch_command(CLI::App& app, int& exit_code) {
   command->footer(
       "Put options before the program, and the program's arguments after it:\n"
       "  accelerate launch --num_processes 2 train.py --epochs 3");
-  // Everything from the program on belongs to the program.
+  // All arguments from the program on belong to the program.
   command->prefix_command();
   command->callback([=, &exit_code] {
     auto program = command->remaining();

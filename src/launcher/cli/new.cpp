@@ -48,7 +48,7 @@ bool has_cmake_package() {
   return false;
 }
 
-/// One line per step: the command, and its purpose.
+/// Prints a step on one line: the command, and its purpose.
 void print_step(const std::string& command, const char* purpose) {
   std::cout << "  " << command << "\n      " << purpose << '\n';
 }

@@ -41,7 +41,7 @@ std::string describe_torch(const std::string& python) {
              : str_cat(version, " (", path, ")");
 }
 
-/// Also for an invalid file: the overview says what is wrong.
+/// Describes an invalid file, too: the overview says what is wrong.
 std::string describe_configuration(const ResolvedConfig& config, int num_gpus) {
   return str_cat(
       summarize(config.values, num_gpus),
@@ -61,7 +61,7 @@ void print_overview() {
   } catch (const Error& error) {
     problem = printable(error.what());
   }
-  // All GPUs, even if the configuration is for the CPU.
+  // Counts all GPUs, even if the configuration is for the CPU.
   LaunchConfig any_device = config.values;
   any_device.cpu = false;
   const auto facts = read_machine_facts(any_device, system_env);

@@ -9,12 +9,12 @@
 
 namespace accelerate {
 
-/// Replaces the first `--` of a command line while CLI11 parses it; otherwise
-/// what follows would go to the parent command.
+/// Replaces the first `--` of a command line while CLI11 parses it. Without the
+/// mark, the arguments after it would go to the parent command.
 inline constexpr const char* kProgramMark = "\x01--";
 
-/// Appended to `--option=`: CLI11 would take the next argument for the empty
-/// value.
+/// Appended to `--option=`. Without the mark, CLI11 would use the next argument
+/// as the value.
 inline constexpr const char* kEmptyMark = "\x01 empty";
 
 /// Inserts the marks; call it on the command line before it is parsed.
@@ -41,8 +41,8 @@ inline std::string unmarked(const std::string& text) {
              : text;
 }
 
-/// Removes the marks from a program and its arguments: the `--` before them is
-/// not theirs, any other is. Returns whether it was there.
+/// Removes the marks and a leading `--` from a program and its arguments. A
+/// later `--` belongs to the program. Returns whether there was a leading one.
 inline bool unmark_program(std::vector<std::string>& program) {
   const bool is_marked = !program.empty() && program[0] == kProgramMark;
   if (is_marked) {

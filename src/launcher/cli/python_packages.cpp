@@ -40,7 +40,7 @@ std::vector<fs::path> folders_of_interpreter(const std::string& python) {
   return folders;
 }
 
-/// "2.15.0" for torch-2.15.0.dist-info.
+/// The version of a package: "2.15.0" for torch-2.15.0.dist-info.
 std::string version_in(
     const std::vector<fs::path>& folders,
     const std::string& name) {
@@ -83,7 +83,7 @@ std::vector<std::string> package_versions(
   if (path.empty()) {
     return std::vector<std::string>(names.size());
   }
-  // An environment may include the system's packages: ask the interpreter if
+  // An environment may include packages of the system. Ask the interpreter if
   // the first package is not in the environment itself.
   const auto own = versions_in(environment_folders(path), names);
   return own.empty() || own[0].empty()

@@ -9,8 +9,8 @@ namespace accelerate {
 
 /// The versions of `names` as `python` (a path, or a name on the PATH) would
 /// import them, in order; empty for a package that is not installed. Reads the
-/// packages' metadata. Starts the interpreter only if its folders are not in
-/// the usual place of a virtual environment.
+/// packages' metadata. Starts the interpreter only if the package folder is not
+/// where virtual environments have it.
 std::vector<std::string> package_versions(
     const std::string& python,
     const std::vector<std::string>& names);

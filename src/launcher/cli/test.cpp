@@ -26,7 +26,7 @@ std::vector<std::string> selftest_command() {
         " is missing. Install a build with the training library "
         "(ACCELERATE_WITH_TORCH=ON)"));
   }
-  // With the Python that `launch` uses for scripts.
+  // Scripts run with the Python that `launch` uses.
   return is_script(program)
              ? std::vector<std::string>{find_python(), "-u", program}
              : std::vector<std::string>{program};

@@ -52,13 +52,13 @@ class BrowserFile {
   std::string path_ = "/tmp/accelerate-watch-XXXXXX.html";
 };
 
-/// Serves until a signal ends it; returns the exit code.
+/// Serves the page until a signal ends it. Returns the exit code.
 int watch(const WatchOptions& options) {
   RunList runs(options.folders);
   const std::string token = make_token();
   WatchPage page(runs, token);
-  // Before any thread is created that could receive them. A browser that
-  // disconnects during an answer must not end the program.
+  // Block the signals before any thread exists that could receive them. SIGPIPE
+  // is included, because a browser may disconnect during an answer.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGPIPE);

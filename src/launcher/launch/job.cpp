@@ -230,7 +230,7 @@ void Job::machine_came(size_t machine, const std::string& host) {
     return;
   }
   phases_[machine] = Phase::kStopped;
-  // If one machine has finished, the others soon will: the new one waits.
+  // If one machine has finished, the others soon will. The new one then waits.
   if (state_ != State::kRunning || is_any(Phase::kFinished)) {
     go_on_when_all_stopped();
     return;
@@ -287,16 +287,15 @@ void Job::interrupt(int signal, const std::string& host, int num_processes) {
 
 void Job::stop_all(int signal, State next, bool is_request) {
   state_ = next;
-  // A machine that was only asked to leave gets another order when the job
-  // ends.
+  // Machines that were only asked to leave get another order when the job ends.
   const bool is_urgent = is_asking_ && next == State::kStopping;
   is_asking_ = !is_urgent && (is_asking_ || signal == SIGUSR1);
   loop_.cancel(std::exchange(restart_timer_, 0));
   if (next == State::kStopping) {
     loop_.cancel(std::exchange(return_timer_, 0));
   }
-  // Mark all before sending to the first: a machine without workers answers
-  // within the call, and must not be taken for the last.
+  // Mark all machines before sending to the first one. A machine without
+  // workers answers within the call, and must not be considered the last one.
   std::vector<Machine*> notified;
   for (size_t i = 0; i < machines_.size(); ++i) {
     const bool is_notified = phases_[i] == Phase::kLost ||

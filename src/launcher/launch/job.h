@@ -23,11 +23,11 @@ struct FailureReport {
   std::string host = {};
   /// The worker's own code, or 128 + n if signal n ended it.
   int exit_code = 1;
-  /// What happened to it: "failed with exit code 3".
+  /// What happened to the worker: "failed with exit code 3".
   std::string how = {};
-  /// The end of its stderr, oldest first: a traceback, or just the last lines.
+  /// The end of the worker's stderr: a traceback, or just the last lines.
   std::vector<std::string> last_lines = {};
-  /// Whether the console of this launcher already shows them.
+  /// Whether the console of this launcher already shows `last_lines`.
   bool is_shown = false;
 
   bool operator==(const FailureReport&) const = default;
@@ -44,24 +44,24 @@ struct JobEnding {
 
 /// How the workers of a stopped machine have exited.
 struct Departure {
-  /// At least one exited with `kExitPreempted`.
+  /// Whether at least one worker exited with `kExitPreempted`.
   bool is_any_preempted = false;
-  /// All exited with that code or with 0.
+  /// Whether all workers exited with `kExitPreempted` or 0.
   bool is_orderly = true;
 
-  /// All have saved what is needed to resume.
+  /// Whether all workers have saved what they need to resume.
   bool is_preempted() const { return is_any_preempted && is_orderly; }
   bool operator==(const Departure&) const = default;
 };
 
 /// How a machine must end its workers.
 struct StopOrder {
-  /// SIGUSR1 asks them to leave at a step, before SIGTERM does.
+  /// SIGUSR1 asks the workers to leave at a step; SIGTERM follows later.
   int signal = SIGTERM;
   bool is_to_restart = false;
-  /// A launcher was asked to end: workers that are still starting get SIGTERM
-  /// once they handle it. Otherwise something failed, and there is no reason to
-  /// wait.
+  /// Whether a launcher was asked to end. If so, workers that are still
+  /// starting get SIGTERM once they handle it. Otherwise something failed, and
+  /// there is no reason to wait.
   bool is_request = false;
 
   bool operator==(const StopOrder&) const = default;
@@ -75,12 +75,12 @@ class Machine {
   virtual void start(int attempt) = 0;
   /// Ends the workers; the machine then reports that they have stopped.
   virtual void stop(const StopOrder& order) = 0;
-  /// The job is over and nothing runs here.
+  /// Says that the job is over. Nothing runs on the machine.
   virtual void end(const JobEnding& ending) = 0;
 };
 
 struct JobOptions {
-  /// After failures.
+  /// The number of restarts after failures.
   int max_restarts = 0;
   /// How long a restart waits for machines that it needs.
   std::chrono::seconds return_limit{60};
@@ -97,16 +97,16 @@ struct JobOptions {
 ///
 /// A lost machine also ends the job, or restarts it once the machine is back.
 /// An elastic job continues with the remaining machines, and restarts when one
-/// joins; neither counts as a restart. Nor does a failure that was a
-/// consequence of a loss: a machine that does not even answer the stop order
-/// was lost before.
+/// joins. Neither counts as a restart. A failure that results from a lost
+/// machine does not count either. A machine that does not even answer the stop
+/// order is assumed to have been lost before the failure.
 ///
 /// Delays between restarts start at 0.1 s and double up to 30 s. An attempt
 /// that ran for a minute resets them.
 class ACCELERATE_INTERNAL Job {
  public:
   using Say = std::function<void(const std::string& line)>;
-  /// `machines` by their index; they and the loop must outlive the job.
+  /// `machines` are ordered by index. They and `loop` must outlive the job.
   Job(EventLoop& loop,
       std::vector<Machine*> machines,
       const JobOptions& options,
@@ -123,7 +123,7 @@ class ACCELERATE_INTERNAL Job {
   void machine_cannot_start(size_t machine, const std::string& reason);
   /// All workers of the machine have returned 0.
   void machine_finished(size_t machine);
-  /// A stop order was carried out.
+  /// The machine has carried out a stop order.
   void machine_stopped(size_t machine, const Departure& departure = {});
   /// The machine is unreachable; `why` completes the sentence "machine 1 (host)
   /// ...".
@@ -140,7 +140,7 @@ class ACCELERATE_INTERNAL Job {
   bool is_here(size_t machine) const {
     return phases_[machine] != Phase::kLost;
   }
-  /// Whether a restart waits for this machine to come back.
+  /// Whether a restart waits for this machine to rejoin.
   bool is_waiting_for(size_t machine) const;
   /// The launcher of a machine was asked to end, while `num_processes` of the
   /// job were running.
@@ -159,7 +159,7 @@ class ACCELERATE_INTERNAL Job {
 
   bool is_elastic() const { return options_.least_machines.has_value(); }
   void start_attempt();
-  /// Whether this restart is allowed; counts it once.
+  /// Returns whether this restart is allowed. Counts it once.
   bool count_restart();
   void drop_machine(size_t machine, const std::string& what);
   void stop_all(int signal, State next, bool is_request = false);
@@ -179,13 +179,14 @@ class ACCELERATE_INTERNAL Job {
   int attempt_ = 0;
   int num_restarts_ = 0;
   int num_quick_restarts_ = 0;
-  /// The current restart is included in `num_restarts_`.
+  /// Whether `num_restarts_` includes the current restart.
   bool is_counted_ = false;
-  /// Workers are being stopped because one has failed.
+  /// Whether workers are being stopped because one has failed.
   bool is_failure_ = false;
-  /// SIGTERM, which schedulers send before they take machines away.
+  /// Whether the job was asked to end by SIGTERM, which schedulers send before
+  /// they take machines away.
   bool is_preempted_ = false;
-  /// Some machines may have received no stop order other than SIGUSR1.
+  /// Whether some machines may have received no stop order except SIGUSR1.
   bool is_asking_ = false;
   Departure departure_;
   EventLoop::Clock::time_point attempt_start_;
@@ -195,8 +196,8 @@ class ACCELERATE_INTERNAL Job {
 };
 
 /// "[launch] Finished in 2 min 3 s: 1,200 steps (9.8 steps/s), last checkpoint
-/// runs/a/checkpoint_3, logs in runs/a", as far as it is known; empty if
-/// nothing is. Paths below `folder` are relative to it.
+/// runs/a/checkpoint_3, logs in runs/a". Contains what is known; empty if
+/// nothing is. Paths below `folder` are shown relative to it.
 ACCELERATE_INTERNAL std::string describe_run(
     const RunReport& report,
     std::chrono::duration<double> duration,

@@ -19,7 +19,8 @@ namespace accelerate {
 
 namespace {
 
-/// Sorts by time, because the names of log folders contain it.
+/// The id begins with the time, so that log folders, whose names contain it,
+/// sort by time.
 std::string make_run_id() {
   const time_t now = time(nullptr);
   tm utc{};
@@ -299,7 +300,7 @@ void LeaderSession::received(size_t machine, const Message& message) {
 void LeaderSession::lost(size_t machine, const std::string& why) {
   const std::string& host = server_->hello_of(machine).host;
   if (!job_) {
-    // It may rejoin while machines are still joining.
+    // The machine may rejoin while others are still joining.
     say(str_cat(
         "[launch] machine ",
         machine,
@@ -340,7 +341,8 @@ void LeaderSession::came(size_t machine) {
 }
 
 void LeaderSession::call_back(size_t machine) {
-  // Without ssh, the user or scheduler that started it must restart it.
+  // Without ssh, the user or scheduler that started the launcher must restart
+  // it.
   if (!options_.remote_launchers.empty() && job_->is_waiting_for(machine) &&
       !server_->roll().is_here(machine) &&
       !running_launchers_.contains(machine)) {
@@ -519,7 +521,8 @@ void LeaderSession::end(const JobEnding& ending) {
     finish(ending.exit_code);
     return;
   }
-  // The others receive it in the same turn of the loop, after this machine.
+  // The other machines receive the ending in the same turn of the loop, so
+  // leave in the next one.
   const int exit_code = ending.exit_code;
   loop_.after(
       std::chrono::milliseconds(0), [this, exit_code] { leave(exit_code); });

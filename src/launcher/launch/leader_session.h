@@ -49,14 +49,14 @@ class LeaderSession : public LaunchSession {
   void call_back(size_t machine);
   void begin_job();
   StartOrder order_for(size_t machine, int attempt);
-  /// Of the current attempt, on all machines.
+  /// The number of processes of the current attempt, on all machines.
   int num_processes() const;
   /// Determines which machines take part in an attempt, and the address of rank
   /// 0.
   void form_world();
   void choose_port();
   void send_away(const std::string& reason, int exit_code);
-  /// Writes how an attempt ended into the folder of the run; once for each.
+  /// Writes how an attempt ended into the folder of the run, once per attempt.
   void record_failure(const FailureReport& report);
   void record_ending(const JobEnding& ending);
   void record(const RunExitRecord& exit);

@@ -104,7 +104,7 @@ void MemberSession::workers_stopped() {
     }
     end(*leaving_);
   } else if (std::exchange(is_cut_off_, false)) {
-    // If nothing listens there any more, the elastic job has ended.
+    // In an elastic job, machine 0 stops listening when the job has ended.
     client_.join_again(plan_.placement.least_machines.has_value());
   } else {
     client_.send(StoppedMessage{departure});

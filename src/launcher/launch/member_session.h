@@ -31,13 +31,15 @@ class MemberSession : public LaunchSession {
 
   ControlClient client_;
   bool has_started_ = false;
-  /// Machine 0 was lost; this machine rejoins when its workers have ended.
+  /// Whether machine 0 was lost. This machine rejoins when its workers have
+  /// ended.
   bool is_cut_off_ = false;
-  /// From then on until machine 0 starts the job again.
+  /// Whether this machine is rejoining, until machine 0 starts the job again.
   bool is_joining_again_ = false;
-  /// This launcher was asked to end, with this signal.
+  /// The signal that asked this launcher to end; 0 if there was none.
   int leaving_signal_ = 0;
-  /// Set if machine 0 is lost for good: exit when the workers have ended.
+  /// Set if machine 0 is lost for good. The launcher exits when the workers
+  /// have ended.
   std::optional<JobEnding> leaving_;
 };
 

@@ -17,7 +17,7 @@ inline constexpr const char* kParentMark = "accelerate_parent";
 ACCELERATE_INTERNAL void check_parent_folder(
     const std::filesystem::path& folder);
 
-/// Removes it with its content, and nothing else.
+/// Removes the folder with its content, and nothing else.
 ACCELERATE_INTERNAL void remove_parent_folder(
     const std::filesystem::path& folder);
 

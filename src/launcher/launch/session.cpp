@@ -24,9 +24,10 @@
 namespace accelerate {
 namespace {
 
-// A local signal and one from another machine within this time count as one.
+// A signal here and one from another machine within this time are the same
+// signal.
 constexpr std::chrono::seconds kSameSignal{2};
-// Polling interval for whether a request to end has been passed on.
+// The polling interval while a request to end has not been passed on.
 constexpr std::chrono::milliseconds kRequestPause{10};
 
 bool is_for_all_machines(int signal) {
@@ -131,7 +132,8 @@ void LaunchSession::collect_children() {
     reaper_.collect();
     supervisor_.look_again();
   } else if (collect_timer_ == 0) {
-    // A worker that got the same request may end first, which is not a failure.
+    // Wait, because a worker that got the same request may end first. That is
+    // not a failure.
     collect_timer_ = loop_.after(kRequestPause, [this] {
       collect_timer_ = 0;
       collect_children();
@@ -185,7 +187,7 @@ bool LaunchSession::take_passed_on(int signal) {
 bool LaunchSession::was_delivered(int signal, bool is_passed_on) {
   const auto now = EventLoop::Clock::now();
   const auto last = deliveries_.find(signal);
-  // A second request here is intentional.
+  // A repetition of a signal that was sent to this machine is intentional.
   if (last != deliveries_.end() && now - last->second.time < kSameSignal &&
       (is_passed_on || last->second.was_passed_on)) {
     return true;
@@ -196,7 +198,7 @@ bool LaunchSession::was_delivered(int signal, bool is_passed_on) {
 
 void LaunchSession::request_to_end(int signal, GroupSignalled group) {
   if (is_finishing_) {
-    // Nobody reads the output, and the user does not want to wait for it.
+    // Exit now: the output is not being read, and the user has asked again.
     say(str_cat(
         "[launch] received ",
         signal_name(signal),
@@ -207,8 +209,8 @@ void LaunchSession::request_to_end(int signal, GroupSignalled group) {
     first_request_ = {signal, group};
     interrupted(signal);
   } else if (
-      // When a terminal closes, both the shell and the kernel send SIGHUP: the
-      // user is not impatient.
+      // When a terminal closes, both the shell and the kernel send SIGHUP. A
+      // second SIGHUP is therefore not a second request.
       signal != SIGHUP && supervisor_.state() != WorkersState::kDone) {
     supervisor_.stop(SIGKILL);
   }

@@ -27,38 +27,39 @@
 namespace accelerate {
 
 struct SessionOptions {
-  /// Shared by the launchers of the job; empty: every program on this machine
-  /// may try to join.
+  /// The secret that the launchers of the job share. If empty, every program on
+  /// this machine may try to join.
   std::string token = {};
   /// How long launchers wait for each other.
   std::chrono::seconds join_limit{60};
   /// How long another machine may be silent.
   Patience patience = {};
-  /// Signals that the guardian received. When it is closed, everything here
-  /// must end at once.
+  /// The file from which this process reads signals that the guardian received.
+  /// When the other end is closed, everything here must end at once.
   int lifeline = -1;
-  /// Started by the launcher of machine 0, which prints all messages. When
-  /// stdin is closed, that launcher is gone.
+  /// Whether the launcher of machine 0 started this one. Machine 0 then prints
+  /// all messages. When stdin is closed, the launcher of machine 0 is gone.
   bool is_remote_controlled = false;
-  /// Of the program that started this launcher (`notebook_launcher`) and shows
-  /// its output; empty if a user did. The outcome of the job is written to the
-  /// file `ending` there. When stdin is closed, that program is gone, and the
-  /// folder is removed (`check_parent_folder`).
+  /// The folder of the program that started this launcher (`notebook_launcher`)
+  /// and shows its output; empty if a user did. The outcome of the job is
+  /// written to the file `ending` in it. When stdin is closed, that program is
+  /// gone, and the folder is removed (`check_parent_folder`).
   std::filesystem::path parent_folder = {};
-  /// Problems that `--check` found on this machine; the job does not start.
+  /// Problems that `--check` found on this machine. The job does not start
+  /// then.
   std::vector<std::string> problems = {};
-  /// Machine 0 serves a page of the run, and opens it in a browser.
+  /// Whether machine 0 serves a page of the run.
   bool is_watched = false;
   bool opens_browser = false;
-  /// Printed if a worker exits with the code of a wrong command line.
+  /// Printed if a worker exits with the code for a wrong command line.
   std::string usage_hint = {};
   /// Launchers of other machines that machine 0 must start.
   std::vector<RemoteLauncher> remote_launchers = {};
 };
 
-/// Common base of the launchers of machine 0 and the others: the workers of
-/// this machine, their output, and signals. Everything runs on the thread that
-/// calls `run`.
+/// Common base of the launchers of machine 0 and of the others. Handles the
+/// workers of this machine, their output, and signals. Everything runs on the
+/// thread that calls `run`.
 class LaunchSession {
  public:
   LaunchSession(const LaunchPlan& plan, const SessionOptions& options);
@@ -66,7 +67,7 @@ class LaunchSession {
   LaunchSession(const LaunchSession&) = delete;
   LaunchSession& operator=(const LaunchSession&) = delete;
 
-  /// Returns the exit code of the job.
+  /// Runs the job. Returns its exit code.
   int run();
 
  protected:
@@ -76,20 +77,20 @@ class LaunchSession {
   virtual void workers_stopped() = 0;
   virtual void workers_cannot_start(const std::string& reason) = 0;
   virtual void interrupted(int signal) = 0;
-  /// The workers here have got a signal that is meant for those of all
-  /// machines.
+  /// Called when the workers here have received a signal that is meant for the
+  /// workers of all machines.
   virtual void pass_on(int signal) = 0;
 
   void start_workers(const StartOrder& order);
-  /// Processes that got the signal from the terminal, or with the whole process
-  /// group, do not get it again.
+  /// Stops the workers. Processes that got the signal from the terminal, or
+  /// with the whole process group, do not get it again.
   void stop_workers(const StopOrder& order);
   /// Handles a signal passed on by another machine. False if the workers have
   /// just got the same signal, because a scheduler sends it to all machines.
   bool take_passed_on(int signal);
-  /// The report of rank 0, if it runs here; its steps in all attempts.
+  /// The report of rank 0, if it runs here. Counts its steps in all attempts.
   RunReport run_report() const;
-  /// The job is over: exits when all output has been read.
+  /// Call it when the job is over. The launcher exits when all output was read.
   void finish(int exit_code);
   void say(const std::string& line);
   /// Prints the last message, once.
@@ -119,9 +120,9 @@ class LaunchSession {
     GroupSignalled group = GroupSignalled::kNo;
   };
 
-  /// Rank 0 writes into it.
+  /// The file into which rank 0 writes its report.
   UniqueFile report_file_;
-  /// In earlier attempts.
+  /// The number of steps in earlier attempts.
   int64_t num_steps_before_ = 0;
   SignalFileGuard signals_;
   SignalWitness witness_;

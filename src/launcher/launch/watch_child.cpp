@@ -13,7 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::chrono::milliseconds kPause{500};
-// Distinct from machines, whose numbers start at 1.
+// Any id, because the router does not distinguish helpers by their ids.
 constexpr int kHelper = 0;
 
 bool has_files(const fs::path& folder) {
@@ -63,7 +63,7 @@ void WatchChild::start(const fs::path& folder) {
   }
   try {
     auto streams = output_.open_helper(kHelper);
-    // Standard output belongs to the program.
+    // Standard output belongs to the program, so the page's lines go to stderr.
     streams.out = UniqueFile(fcntl(streams.err.get(), F_DUPFD_CLOEXEC, 0));
     pid_ = start_child(command, streams);
     reaper_.on_end(pid_, [this](int) { pid_ = 0; });

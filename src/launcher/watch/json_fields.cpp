@@ -8,7 +8,7 @@
 namespace accelerate {
 namespace {
 
-/// No step and no time of a run is larger.
+/// No step and no time of a run is larger than this.
 constexpr double kMaxNumber = 1e15;
 
 } // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fields of lines that somebody else wrote: anything may be missing or wrong.
+// Reads fields of lines from files, in which anything may be missing or wrong.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@ inline constexpr size_t kMaxWatchedText = 1000;
 
 std::string shortened(std::string text);
 
-/// Empty if the field is missing or is not a string.
+/// A field that is a string; empty if it is missing or something else.
 std::string text_field(const nlohmann::json& object, const char* name);
 
-/// Booleans are 1 and 0; nothing if it is not finite.
+/// The number; booleans are 1 and 0. Empty if it is not a finite number.
 std::optional<double> number_of(const nlohmann::json& value);
 
-/// A number that a step or a time can be.
+/// A number that can be a step or a time.
 std::optional<double> number_field(
     const nlohmann::json& object,
     const char* name);
@@ -33,7 +33,7 @@ double amount_field(const nlohmann::json& object, const char* name);
 /// Whether a step or a time can be this large.
 bool is_in_range(double value);
 
-/// NaN and the infinities, which are strings in run folders.
+/// The value of the strings for NaN and the infinities in run folders.
 std::optional<double> logged_number(std::string_view text);
 
 /// "NaN", "Infinity" or "-Infinity"; null for a finite number.

@@ -124,7 +124,8 @@ bool LineFile::read_again(off_t begin, off_t end, const Take& take) const {
     block.resize(read_at(file.get(), block.data(), block.size(), begin));
     const size_t last = block.rfind('\n');
     if (last == std::string::npos) {
-      // A part of a line that is too long.
+      // The block is a part of a line that is too long, or empty at the end of
+      // the file.
       if (block.empty()) {
         break;
       }

@@ -15,7 +15,7 @@ namespace accelerate {
 
 struct PageRequest {
   std::string method = {};
-  /// Unescaped.
+  /// The path without URL escapes.
   std::string path = {};
   /// The value of a query parameter.
   std::function<std::optional<std::string>(const char* name)> argument = {};
@@ -36,7 +36,7 @@ class ACCELERATE_INTERNAL PageServer {
  public:
   static constexpr size_t kMaxConnections = 64;
   static constexpr size_t kMaxHeaderBytes = 16 << 10;
-  /// From accepting a connection to the last byte of its answer.
+  /// The time limit from accepting a connection to the last byte of its answer.
   static constexpr int kRequestSeconds = 5;
 
   using Answer = std::function<PageAnswer(const PageRequest&)>;

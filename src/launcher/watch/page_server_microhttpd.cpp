@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// By libmicrohttpd, opened when a page is asked for.
+// The page server on libmicrohttpd, which is loaded when a page is opened.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <microhttpd.h>
@@ -21,7 +21,7 @@
 #include "launcher/watch/page_server.h"
 
 #if MHD_VERSION < 0x00097002
-using MHD_Result = int; // As older versions have it, on Red Hat 8 too.
+using MHD_Result = int; // The type in older versions, for example on Red Hat 8.
 #endif
 
 namespace accelerate {
@@ -57,7 +57,7 @@ const MicrohttpdFunctions& microhttpd() {
   return functions;
 }
 
-/// A socket for libmicrohttpd, which closes it.
+/// Returns a listening socket, which libmicrohttpd closes.
 int listen_on_loopback(int& port) {
   UniqueFile socket_file(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
@@ -90,8 +90,8 @@ struct PageServer::Impl {
   int port = 0;
   Answer answer;
   MHD_Daemon* daemon = nullptr;
-  /// Open connections, by socket, and when each began. libmicrohttpd's own
-  /// limit is on silence: who sends a byte now and then would never meet it.
+  /// Open connections by socket, with the time when each began. A limit is
+  /// needed because libmicrohttpd's own one only applies to silent clients.
   std::mutex mutex;
   std::map<int, Clock::time_point> connections;
 
@@ -118,8 +118,8 @@ struct PageServer::Impl {
     }
   }
 
-  /// Makes a place for the next: else those that say nothing would keep
-  /// everybody waiting until their time is over.
+  /// Makes room for the next connection. Otherwise silent clients would block
+  /// all others until their time limit.
   void close_oldest() {
     const auto oldest = std::min_element(
         connections.begin(),
@@ -177,7 +177,7 @@ struct PageServer::Impl {
       return MHD_NO;
     }
     library.add_response_header(response, "Content-Type", answer.type);
-    // One request for each connection, so that its time is the request's.
+    // Allow one request per connection, so that the time limit applies to it.
     library.add_response_header(response, "Connection", "close");
     for (const auto& [name, value] : answer.headers) {
       library.add_response_header(response, name.c_str(), value.c_str());

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In place of page_server_microhttpd.cpp, where libmicrohttpd's header was not
-// found.
+// Replaces page_server_microhttpd.cpp if libmicrohttpd's header was not found.
 #include "accelerate/error.h"
 #include "launcher/watch/page_server.h"
 

@@ -12,7 +12,8 @@
 namespace accelerate {
 namespace {
 
-/// What one list may cost, and how much of each file it reads at a time.
+/// The time limit of one call of `list`, and how much of each file it reads at
+/// a time.
 constexpr std::chrono::milliseconds kReadingTime{150};
 constexpr size_t kFirstBytes = 64 << 10;
 constexpr size_t kBytesPerStep = 1 << 20;
@@ -84,7 +85,7 @@ void RunList::add(const std::filesystem::path& folder) {
 
 void RunList::read_on() {
   const auto deadline = std::chrono::steady_clock::now() + kReadingTime;
-  // First the beginning and the end of every run.
+  // First read the beginning and the end of every run.
   for (auto& entry : runs_) {
     if (entry.reader->version() == 0 && !entry.is_dropped) {
       entry.reader->refresh_metrics(kFirstBytes);
@@ -224,7 +225,7 @@ std::optional<nlohmann::json> RunList::show_range(size_t run, AxisRange range) {
   nlohmann::json shown = {
       {"metrics", metrics ? metrics_json(*metrics, begin) : nlohmann::json()}};
   if (range.axis == RunAxis::kTime && !content.ranks.empty()) {
-    // Without reading, there are at least all the points in memory.
+    // If the files cannot be read in time, use the points in memory.
     const auto ranks = reader.read_ranks(range.from, range.to);
     shown["ranks"] = ranks_json(
         content, ranks ? *ranks : content.ranks, range.from, range.to);

@@ -15,15 +15,17 @@
 
 namespace accelerate {
 
-/// Runs keep their numbers; new ones are appended. Not thread-safe. Each call
-/// does a bounded amount of work, so long files are read over many calls.
+/// The runs in some folders. Runs keep their numbers; new ones are appended.
+/// Not thread-safe. Each call does a bounded amount of work, so long files are
+/// read over many calls.
 class ACCELERATE_INTERNAL RunList {
  public:
   static constexpr size_t kMaxRuns = 1000;
-  /// Of the runs beyond `kMaxRuns`, all are counted, but only these are named.
+  /// All runs beyond `kMaxRuns` are counted, but only this many are named.
   static constexpr size_t kMaxNamesLeftOut = 20;
-  /// Points of all runs in memory: about 400 MB. Beyond that, ended runs that
-  /// have not been shown for longest are dropped, and read again when shown.
+  /// The maximum number of points of all runs in memory: about 400 MB. Beyond
+  /// that, ended runs that have not been shown for longest are dropped, and
+  /// read again when shown.
   static constexpr size_t kMaxPoints = 3'000'000;
   static constexpr size_t kMaxLogTail = 64 << 10;
 
@@ -37,8 +39,8 @@ class ACCELERATE_INTERNAL RunList {
   /// All runs, with a summary of those that changed after the version
   /// `since`, and the version of this answer.
   nlohmann::json list(int64_t since, double now);
-  /// A snapshot, or only its state if nothing changed after `since`; empty if
-  /// there is no such run.
+  /// A snapshot of a run, or only its state if nothing changed after `since`;
+  /// empty if the run does not exist.
   std::optional<nlohmann::json>
   show(size_t run, std::optional<int64_t> since, double now);
   /// The metrics of a part of a run, and for a range of times also its ranks,
@@ -63,7 +65,7 @@ class ACCELERATE_INTERNAL RunList {
     std::string state = {};
     /// The number of the last call of `show` for this run.
     int64_t last_shown = 0;
-    /// Only the summary is in memory.
+    /// Whether only the summary is in memory.
     bool is_dropped = false;
   };
   /// Adds the runs in `folder` that are not listed yet; returns the number of

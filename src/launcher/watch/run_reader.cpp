@@ -205,7 +205,7 @@ std::vector<RunLog> find_logs(const fs::path& folder) {
       launches.push_back(std::move(launch));
     }
   }
-  // Names of folders begin with the time of the launch.
+  // Names of launch folders begin with the time of the launch.
   const auto latest = std::max_element(
       launches.begin(), launches.end(), [](const auto& a, const auto& b) {
         return a.filename() < b.filename();
@@ -252,7 +252,7 @@ size_t RunReader::refresh_metrics(size_t budget) {
   return before - budget;
 }
 
-// Another run has replaced the contents of the folder.
+// Starts again, because another run has replaced the contents of the folder.
 void RunReader::start_over() {
   content_ = {};
   metrics_ = LineFile(folder_ / kMetricsFile);
@@ -308,7 +308,8 @@ void RunReader::look_at_end() {
     return line && text_field(line->object, "event") == "finish";
   };
   content_.ends_finished = content_.is_behind && look(folder_ / kMetricsFile);
-  // Rank 0 writes its step times more often than the program logs.
+  // Rank 0 writes its step times more often than the program logs, so its file
+  // shows the latest time.
   if (!content_.is_finished && !content_.ends_finished) {
     look(folder_ / kRanksFolder / rank_file_name(0));
   }
@@ -492,7 +493,7 @@ void RunReader::take_configuration(const Json& object) {
 
 void RunReader::take_values(const ValueLine& line, off_t offset, off_t end) {
   if (is_starting_) {
-    // A start without a resume: its values replace earlier ones.
+    // After a start without a resume, new values replace earlier ones.
     drop_from(line.step, offset);
   }
   content_.step = line.step;

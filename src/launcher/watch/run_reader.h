@@ -45,7 +45,8 @@ struct MetricPoint {
   int64_t low_step = 0;
   int64_t high_step = 0;
   double sum = 0;
-  /// The numbers of NaN, infinity and -infinity, and the step of the first.
+  /// The numbers of NaN, infinity and -infinity, and the step of the first such
+  /// value.
   std::array<int64_t, 3> not_finite = {};
   int64_t not_finite_step = 0;
 
@@ -86,7 +87,7 @@ struct RankPoint {
   double begin = 0;
   double end = 0;
   double steps = 0;
-  /// Total seconds of these steps, by part.
+  /// Total seconds of these steps, by phase.
   std::array<double, kPhaseNames.size()> phases = {};
   /// The peak in bytes; 0 if unknown.
   double memory = 0;
@@ -114,7 +115,7 @@ struct RankSeries {
   static constexpr size_t kMaxPoints = 600;
   static constexpr size_t kMaxLines = 128;
   Thinned<RankPoint> points{kMaxPoints};
-  /// Where to find a part of the series in the file again.
+  /// The lines of the file from which parts of the series can be read again.
   Thinned<RankLines> lines{kMaxLines};
   std::string host = {};
   std::string device = {};
@@ -148,7 +149,7 @@ struct RunContent {
   /// The latest marks, oldest first.
   std::vector<RunMark> marks = {};
   std::vector<std::pair<std::string, std::string>> configuration = {};
-  /// From the latest start of rank 0: command line, commit, versions.
+  /// The origin of the latest start of rank 0: command line, commit, versions.
   std::vector<std::pair<std::string, std::string>> origin = {};
   /// The latest step with a logged value.
   std::optional<int64_t> step = {};
@@ -182,7 +183,8 @@ class ACCELERATE_INTERNAL RunReader {
   static constexpr size_t kMaxRanks = 4096;
   /// Keeps a refresh short, because requests wait for it.
   static constexpr size_t kBytesPerRefresh = 16 << 20;
-  /// Limits for a range, and for a piece of CSV, that is read again.
+  /// Limits for a range of steps or times, and for a piece of CSV, that are
+  /// read from files again.
   static constexpr size_t kBytesPerRange = 64 << 20;
   static constexpr size_t kRankBytesPerRange = 16 << 20;
   static constexpr size_t kBytesPerPiece = 2 << 20;
@@ -195,7 +197,7 @@ class ACCELERATE_INTERNAL RunReader {
   const std::filesystem::path& folder() const { return folder_; }
   /// Reads what was written since the last call, or a part of it.
   void refresh();
-  /// As `refresh`, but without the ranks' files and logs, which the table of
+  /// Like `refresh`, but without the ranks' files and logs, which the table of
   /// runs does not show. Returns the number of bytes read.
   size_t refresh_metrics(size_t budget);
   const RunContent& content() const { return content_; }
@@ -213,8 +215,8 @@ class ACCELERATE_INTERNAL RunReader {
   /// their files again; empty if that would take too long.
   std::optional<std::map<int, RankSeries>> read_ranks(double from, double to)
       const;
-  /// `time,step,name,value` for the values from `offset` on, or a piece of
-  /// them. Start with 0. Sets `offset` to the start of the next piece, or
+  /// A piece of the CSV `time,step,name,value` that begins with the values at
+  /// `offset`. Start with 0. Sets `offset` to the start of the next piece, or
   /// clears it after the last one.
   std::string read_csv(std::optional<off_t>& offset) const;
 

@@ -12,15 +12,17 @@ namespace {
 using WatchJson = nlohmann::json;
 
 constexpr size_t kMaxCells = 240;
-/// What counts as now: the last tenth of a run, but enough lines of it.
+/// Which steps are recent: those of the last tenth of a run, but of at least 30
+/// seconds.
 constexpr double kRecentShare = 0.1;
 constexpr double kRecentSeconds = 30;
 constexpr double kSlowRatio = 1.2;
-/// Silence that no line of a living run is followed by.
+/// A run is silent after this time without a line, or after this share of its
+/// duration if that is longer.
 constexpr double kSilenceSeconds = 60;
 constexpr double kSilenceShare = 0.01;
 
-/// Steps of one rank in one stretch of time.
+/// The steps of one rank in one interval of time.
 struct Cell {
   double steps = 0;
   double seconds = 0;
@@ -45,7 +47,7 @@ struct Cell {
     return std::accumulate(phases.begin(), phases.end(), 0.0);
   }
   bool has_steps() const { return steps > 1e-6; }
-  /// Seconds of a step without waiting for others.
+  /// Seconds per step without waiting for others.
   double own() const { return (total() - phases[kCommunicationPhase]) / steps; }
 };
 
@@ -80,7 +82,7 @@ constexpr std::array<Quantity, 9> kQuantities = {{
      }},
     {"busy",
      [](const Cell& cell) -> std::optional<double> {
-       // Waits are what a rank does not compute in.
+       // A rank does not compute while it waits for data or for others.
        return cell.total() > 0 ? std::optional(
                                      1 - (cell.phases[0] +
                                           cell.phases[kCommunicationPhase]) /
@@ -103,7 +105,7 @@ constexpr std::array<Quantity, 9> kQuantities = {{
      }},
 }};
 
-/// The lower one of two in the middle: of two ranks, the faster.
+/// The median; the lower of two middle values, so the faster of two ranks.
 double median_of(std::vector<double> values) {
   const auto middle =
       values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
@@ -127,7 +129,7 @@ Cell recent_cell(const RunContent& content, const RankSeries& series) {
   return cell;
 }
 
-/// As JSON wants them: three digits behind what matters.
+/// Rounds to six significant digits.
 WatchJson rounded(double value) {
   if (!std::isfinite(value) || value == 0) {
     return value == 0 ? WatchJson(0) : WatchJson();
@@ -151,13 +153,14 @@ WatchJson last_json(const Metric& metric) {
   return metric.last ? logged_json(metric.last->value) : WatchJson();
 }
 
-/// Cells of a width that stays while a run grows, so that lines do not dance.
+/// A grid of intervals whose width stays the same while a run grows, so that
+/// lines do not jump.
 struct Grid {
   double begin = 0;
   double width = 1;
   size_t size = 0;
 
-  /// For a part of what began at `origin`.
+  /// A grid from `from` to `to`, aligned to `origin`.
   Grid(double origin, double from, double to) {
     while ((to - from) / width >= static_cast<double>(kMaxCells)) {
       width *= 2;
@@ -260,7 +263,7 @@ WatchJson ranks_of(
   for (const auto& quantity : kQuantities) {
     found[quantity.name] = quantity_of_ranks(quantity, ranks, grid.size, slow);
   }
-  // Of a step, on average over all ranks.
+  // The phases per step, on average over all ranks.
   WatchJson phases = WatchJson::object();
   for (size_t phase = 0; phase < kPhaseNames.size(); ++phase) {
     WatchJson values = WatchJson::array();
@@ -334,7 +337,7 @@ std::optional<SlowRank> find_slow_rank(const RunContent& content) {
       });
   const auto& cell = slowest->second;
   const double step = cell.total() / cell.steps;
-  // A difference that the whole step does not notice is none.
+  // Ignore a difference that is small compared with the whole step.
   if (cell.own() < kSlowRatio * median ||
       cell.own() - median < (kSlowRatio - 1) / 2 * step) {
     return std::nullopt;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run as the page gets it.
+// A run in the form that the page receives.
 #pragma once
 
 #include <map>
@@ -14,26 +14,27 @@
 namespace accelerate {
 
 /// A rank whose own work, which is everything but waiting for others, takes
-/// longer than that of the others: they wait for it.
+/// longer than that of the others, so that they wait for it.
 struct SlowRank {
   int rank = 0;
-  /// Seconds of a step.
+  /// Seconds of own work per step: this rank's, and the median of all ranks.
   double own = 0;
   double median = 0;
-  /// The part that it takes longest for, compared with the others.
+  /// The phase in which the rank exceeds the others most.
   std::string phase = {};
 };
 ACCELERATE_INTERNAL std::optional<SlowRank> find_slow_rank(
     const RunContent& content);
 
-/// With more ranks than this, charts show how they spread.
+/// With more ranks than this, charts show the distribution instead of each
+/// rank.
 inline constexpr size_t kMaxRankLines = 8;
 
-/// All that is drawn of a run at `now`, in a bounded number of points; times
-/// are seconds since its beginning.
+/// All that is drawn of a run at `now`, in a bounded number of points. Times
+/// are seconds since the run began.
 ACCELERATE_INTERNAL nlohmann::json snapshot(const RunReader& run, double now);
 
-/// What the table of runs shows of one; times are seconds since 1970.
+/// The row of a run in the table of runs. Times are seconds since 1970.
 nlohmann::json summary_of(const RunContent& content);
 
 /// "running", "finished", "failed", "interrupted", "silent" (nothing has been
@@ -47,8 +48,8 @@ nlohmann::json ranks_json(
     double from,
     double to);
 
-/// Columns of points, times since `begin`. Single values are as they were
-/// logged; merged ones have a mean and six digits.
+/// Metrics as columns of points, with times since `begin`. Single values have
+/// all logged digits; merged ones have a mean with six digits.
 nlohmann::json metrics_json(const Metrics& metrics, double begin);
 
 } // namespace accelerate

@@ -15,7 +15,7 @@ namespace accelerate {
 
 enum class RunAxis { kStep, kTime };
 
-/// Steps, or seconds since 1970, both ends included.
+/// A range of steps, or of seconds since 1970, including both ends.
 struct AxisRange {
   RunAxis axis = RunAxis::kStep;
   double from = 0;
@@ -32,10 +32,10 @@ class ValueIndex {
   static constexpr size_t kMaxBlocks = 1024;
   static constexpr size_t kMaxCuts = 1024;
 
-  /// A line with values, behind all others.
+  /// Adds a line with values, which follows all other lines.
   void add(off_t begin, off_t end, int64_t step, double time);
-  /// A run resumed there: lines before `offset` with this step or a later one
-  /// no longer count.
+  /// Records that the run resumed at `offset`: earlier lines with this step or
+  /// a later one do not count.
   void cut(off_t offset, int64_t step);
   /// Whether the values of this line count.
   bool is_live(off_t offset, int64_t step) const;
@@ -60,8 +60,8 @@ class ValueIndex {
   };
 
   Thinned<Block> blocks_{kMaxBlocks};
-  /// With ascending offsets and steps: an earlier one with a later step says
-  /// nothing that the next does not say.
+  /// Offsets and steps ascend. A cut is dropped when a later one has a lower or
+  /// equal step, because that one covers it.
   std::vector<Cut> cuts_;
 };
 

@@ -13,13 +13,14 @@
 
 namespace accelerate {
 
-/// Names and texts live as long as the line and the bytes it was parsed from.
+/// One line of values. Names and texts live as long as the line and the bytes
+/// it was parsed from.
 struct ACCELERATE_INTERNAL ValueLine {
   struct Value {
     std::string_view name = {};
-    /// NaN and infinities too.
+    /// The value, which may be NaN or infinite.
     double number = 0;
-    /// As it was written, without quotes.
+    /// The value as it was written, without quotes.
     std::string_view text = {};
   };
 
@@ -28,14 +29,14 @@ struct ACCELERATE_INTERNAL ValueLine {
   int64_t step = 0;
   std::vector<Value> values = {};
 
-  /// Reads a line as our trackers write it, many times as fast as the JSON
-  /// library. False means that `parse_run_line` has to read it.
+  /// Parses a line as our trackers write it, many times as fast as the JSON
+  /// library. If it returns false, the line needs `parse_run_line`.
   bool parse_fast(std::string_view line);
-  /// False if the line has no values.
+  /// Takes the values of a parsed line. Returns false if it has none.
   bool take(const RunLine& line);
 
  private:
-  /// What `take` made of JSON.
+  /// Owns the texts of values that came through `take`.
   std::list<std::string> texts_;
 };
 

@@ -36,7 +36,7 @@ PageAnswer refusal(unsigned status, std::string why) {
   return {.status = status, .body = std::move(why) + '\n'};
 }
 
-/// In a time that does not depend on where they differ.
+/// Compares in a time that does not depend on where the strings differ.
 bool is_same_secret(std::string_view given, std::string_view secret) {
   if (given.size() != secret.size()) {
     return false;
@@ -49,7 +49,7 @@ bool is_same_secret(std::string_view given, std::string_view secret) {
   return difference == 0;
 }
 
-/// Any port: it may be forwarded.
+/// Accepts any port, because it may be forwarded.
 bool is_loopback_host(std::string_view host) {
   const auto colon = host.rfind(':');
   if (colon != std::string_view::npos && !host.ends_with(']')) {
@@ -85,7 +85,7 @@ std::optional<AxisRange> range_argument(const PageRequest& request) {
 }
 
 PageAnswer json_answer(const nlohmann::json& value) {
-  // Names in files may be cut in the middle of a letter.
+  // Names in files may be cut in the middle of a UTF-8 character.
   return {
       .type = "application/json",
       .body =
@@ -135,7 +135,8 @@ bool WatchPage::knows_token(const PageRequest& request) const {
     auto cookie = rest.substr(0, rest.find(';'));
     rest.remove_prefix(std::min(rest.size(), cookie.size() + 1));
     const auto name_end = cookie.find('=');
-    // Its name is of no weight: pages of other runs have cookies here too.
+    // The name of the cookie does not matter. Pages of other runs have cookies
+    // here, too.
     if (name_end != std::string_view::npos &&
         is_same_secret(cookie.substr(name_end + 1), token_)) {
       return true;
@@ -146,13 +147,14 @@ bool WatchPage::knows_token(const PageRequest& request) const {
 
 PageAnswer WatchPage::answer_known(const PageRequest& request) {
   if (request.path == "/" && request.argument("token")) {
-    // Out of the address bar, of bookmarks and of screenshots.
+    // Redirect, to remove the token from the address bar, bookmarks and
+    // screenshots.
     return {
         .status = 303,
         .headers = {
             {"Location", "/"},
             {"Set-Cookie",
-             // Cookies know no ports: each page's has its own name.
+             // Cookies are shared between ports, so each page has its own name.
              str_cat(
                  kCookie,
                  '_',

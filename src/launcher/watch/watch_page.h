@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page of `accelerate watch`: who may see what.
+// The page of `accelerate watch`, with access control.
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@
 
 namespace accelerate {
 
-/// Answers requests for the page and for what it shows. Every request has to
-/// name this machine as its host, so that no other site's name leads here, and
-/// to bring the token, which the first one brings in the address and all others
-/// in a cookie. No part of a request ever becomes a part of a path: runs and
-/// logs are numbers in lists.
+/// Answers requests for the page and its data. Every request must name this
+/// machine as its host, so that names of other sites cannot lead here. It must
+/// also contain the token: the first request in the address, all others in a
+/// cookie. No part of a request ever becomes a part of a path: runs and logs
+/// are indices into lists.
 class ACCELERATE_INTERNAL WatchPage {
  public:
   WatchPage(RunList& runs, std::string token);
@@ -29,7 +29,7 @@ class ACCELERATE_INTERNAL WatchPage {
   std::string token_;
 };
 
-/// 32 hexadecimal digits that nobody guesses. Throws `SystemError`.
+/// A random secret of 32 hexadecimal digits. Throws `SystemError`.
 ACCELERATE_INTERNAL std::string make_token();
 
 } // namespace accelerate

@@ -30,13 +30,13 @@ struct Accelerator::State {
 
   TrainingRun run;
   ProcessControl processes;
-  /// Everything prepared so far, so that a second `prepare` finds it again.
+  /// All prepared objects, so that a second `prepare` finds them again.
   std::vector<
       std::pair<std::weak_ptr<torch::nn::Module>, std::weak_ptr<ModelContext>>>
       models;
   std::shared_ptr<PreparedOptimizers> optimizers =
       std::make_shared<PreparedOptimizers>();
-  /// In the registry after `init_trackers`.
+  /// Registered by `init_trackers`.
   std::shared_ptr<RunTrackers> trackers =
       std::make_shared<RunTrackers>(Trackers());
   bool has_warned_of_repeats = false;
@@ -65,7 +65,7 @@ namespace {
 
 constexpr std::string_view kLoader = "loader";
 
-/// In one line, where the next loop over each loader resumes, except for
+/// Describes in one line where the next loop over each loader resumes. Omits
 /// loaders that start an epoch.
 std::string positions(const StateRegistry& registry) {
   std::string line;
@@ -75,7 +75,7 @@ std::string positions(const StateRegistry& registry) {
     }
     const auto state = object->state_dict();
     if (!state.contains("epoch") || !state.contains("num_done")) {
-      continue; // an object of the program with such a name
+      continue; // an object of user code with such a name
     }
     const auto num_done = state.get<int64_t>("num_done");
     if (num_done > 0) {
@@ -285,7 +285,7 @@ void Accelerator::save_and_leave(const std::filesystem::path& folder) {
   try {
     wait_for_save();
   } catch (const Error& error) {
-    std::cerr << error.what() << '\n'; // this one may still succeed
+    std::cerr << error.what() << '\n'; // this save may still succeed
   }
   save_state(folder);
   end_training();
@@ -306,7 +306,7 @@ void Accelerator::write_model(
   if (!config || !checkpoints.is_saving_main()) {
     return;
   }
-  // The dtype of the weights in the files, which may be master weights.
+  // Files contain the dtype of the weights, which may be master weights.
   auto dtype = at::kFloat;
   const auto& parameters = model.model.parameters;
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -444,7 +444,7 @@ std::vector<at::Tensor> Accelerator::gather_real(
 }
 
 int64_t Accelerator::num_gathered(int64_t size) const {
-  // No error: the other ranks are about to gather.
+  // Warn only, because the other ranks are about to gather.
   const auto problem = state_->run.batch_rows().mixed_repeats(size);
   if (problem && !state_->has_warned_of_repeats) {
     state_->has_warned_of_repeats = true;

@@ -76,8 +76,8 @@ Ema::Guard::~Guard() {
   ema_.is_swapped_ = false;
 }
 
-// Callers also save the model, which currently does not contain its own
-// weights.
+// Callers also save the model, which currently contains the averages instead of
+// its own weights.
 StateDict Ema::state_dict() const {
   if (is_swapped_) {
     throw UsageError(

@@ -17,7 +17,7 @@
 namespace accelerate {
 namespace {
 
-/// A tensor of a module, and the location of its values.
+/// A tensor of a module, and where its values are stored.
 struct PlacedWeight {
   at::Tensor target;
   const safetensors::File* file = nullptr;
@@ -99,7 +99,8 @@ void load_weights(
   }
   const at::NoGradGuard no_grad;
   for (const auto& [target, file, view] : weights) {
-    // For a tensor without memory, the copy is recorded with the file.
+    // For a tensor without memory, this copy is recorded and refers to the
+    // file.
     target.detach().copy_(tensor_in(*file, *view));
   }
 }

@@ -25,15 +25,15 @@ namespace {
 using TraceJson = nlohmann::json;
 
 constexpr const char* kMemoryEvent = "[memory]";
-/// Allocated before the profile, outside of parts, or in one of
-/// `kRecordedRanges`.
+/// Categories of allocations: before the profile, outside of phases, or in one
+/// of `kRecordedRanges`.
 constexpr size_t kBefore = 0;
 constexpr size_t kElsewhere = 1;
 constexpr size_t kFirstRange = 2;
 constexpr std::array<const char*, kFirstRange + kRecordedRanges.size()>
     kAllocators = {"before", "elsewhere", "forward", "backward", "optimizer"};
 
-/// In microseconds, as in the trace.
+/// Times are in microseconds, as in the trace.
 struct Allocation {
   double time = 0;
   uint64_t address = 0;
@@ -70,7 +70,7 @@ void take_event(const TraceJson& event, Recorded& recorded) {
   }
   const auto range =
       std::find(kRecordedRanges.begin(), kRecordedRanges.end(), name);
-  // On the host: ranges of a device may have the same names.
+  // Use only ranges on the host, because device ranges may have the same names.
   if (range != kRecordedRanges.end() &&
       event.value("cat", std::string()) == "user_annotation") {
     const auto begin = event.at("ts").get<double>();
@@ -81,7 +81,7 @@ void take_event(const TraceJson& event, Recorded& recorded) {
   }
 }
 
-/// Keeps only what is needed, because the trace may be large.
+/// Keeps only the values that are needed, because the trace may be large.
 Recorded read_trace(const std::filesystem::path& trace) {
   constexpr int kDepthOfEvents = 2;
   Recorded recorded;
@@ -99,8 +99,8 @@ Recorded read_trace(const std::filesystem::path& trace) {
   return recorded;
 }
 
-/// The part that began last among those that contain `time`. Times increase
-/// from call to call.
+/// The range that began last among those that contain `time`. `time` must
+/// increase from call to call.
 class RangesInOrder {
  public:
   explicit RangesInOrder(std::vector<RecordedRange> ranges)
@@ -125,7 +125,7 @@ class RangesInOrder {
   size_t next_ = 0;
 };
 
-/// Allocated bytes of one device.
+/// The allocated bytes of one device.
 struct DeviceBytes {
   std::array<int64_t, kAllocators.size()> bytes = {};
   std::map<uint64_t, std::pair<size_t, int64_t>> living;
@@ -144,7 +144,7 @@ struct DeviceBytes {
   }
 };
 
-/// Each followed by a comma.
+/// The counters as JSON, each followed by a comma.
 std::string counters_of(Recorded recorded) {
   std::stable_sort(
       recorded.allocations.begin(),
@@ -184,7 +184,7 @@ bool insert_lines(
     const std::string& lines) {
   constexpr std::string_view kEvents = "\"traceEvents\": [";
   std::ifstream in(trace, std::ios::binary);
-  // Precedes everything that grows with a profile.
+  // The part of the file that precedes everything that grows with the profile.
   std::string head(size_t{1} << 20, '\0');
   in.read(head.data(), static_cast<std::streamsize>(head.size()));
   head.resize(static_cast<size_t>(in.gcount()));

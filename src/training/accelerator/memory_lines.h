@@ -7,8 +7,9 @@
 namespace accelerate {
 
 /// Adds counters to a trace that Kineto wrote: the bytes of each device at each
-/// allocation, by the part of the step that allocated them. If it is not one of
-/// Kineto's or cannot be written, throws `SystemError` and removes the trace.
+/// allocation, by the phase of the step that allocated them. Throws
+/// `SystemError` and removes the trace if it is not a trace of Kineto or cannot
+/// be written.
 void add_memory_lines(const std::filesystem::path& trace);
 
 } // namespace accelerate

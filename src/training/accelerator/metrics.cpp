@@ -13,7 +13,7 @@
 namespace accelerate {
 namespace {
 
-/// Predicted classes and labels that count, one row each.
+/// Predicted classes and labels of real samples, one row each.
 std::pair<at::Tensor, at::Tensor> counted_classes(
     const char* where,
     const at::Tensor& predictions,
@@ -49,7 +49,7 @@ std::pair<at::Tensor, at::Tensor> counted_classes(
   return {classes.masked_select(counts), labels.masked_select(counts)};
 }
 
-/// On the CPU, where checking does not wait.
+/// Checks classes on the CPU, where this does not wait for a device.
 void check_classes(
     const char* where,
     const at::Tensor& classes,
@@ -97,7 +97,7 @@ void Metric::reset() {
 
 at::Tensor Metric::real_rows(const at::Tensor& rows) const {
   const auto values = rows.detach();
-  // A scalar belongs to the batch as a whole.
+  // A scalar belongs to the whole batch.
   const bool counts_alone =
       values.numel() == 1 && !accelerator_->is_in_repeated_batch();
   return values.dim() == 0 || counts_alone
@@ -114,7 +114,7 @@ void Metric::add(const at::Tensor& sums) {
 }
 
 at::Tensor Metric::total() const {
-  // A rank without a batch must contribute as many numbers as the others.
+  // A rank without a batch must contribute as many elements as the others.
   const auto& group = accelerator_->process_group();
   const int64_t own = sums_.defined() ? sums_.numel() : 0;
   const int64_t size = reduce(group, own, ReduceOp::kMax);
@@ -205,7 +205,7 @@ double F1::compute() const {
   const auto counts = sums.view({3, options_.num_classes});
   const auto& num_right = counts[0];
   const auto num_both = counts[1] + counts[2];
-  // 0 / 0 is 0: a class that does not occur.
+  // 0 / 0 becomes 0, for a class that does not occur.
   const auto scores = 2 * num_right / num_both.clamp_min(1);
   switch (options_.average) {
     case F1Average::kBinary:

@@ -10,16 +10,16 @@ namespace accelerate {
 
 ParameterSet parameters_of(const torch::nn::Module& module);
 
-/// As `module.to(device)`, which rejects kinds of devices that torch does not
-/// list: the tensors remain the same objects on all of them. Tensors without
-/// memory are unchanged. Without parameters, moves only buffers.
+/// Like `module.to(device)`, but also for devices that torch does not list. The
+/// tensors remain the same objects. Tensors without memory are unchanged.
+/// Without parameters, moves only buffers.
 void move_module(
     torch::nn::Module& module,
     c10::Device device,
     bool with_parameters = true);
 
-/// Throws `UsageError` inside an `EmptyWeights`, and for a meta tensor whose
-/// values are unknown, naming it.
+/// Throws `UsageError` inside an `EmptyWeights`. Also throws it for a meta
+/// tensor whose values are unknown, and names the tensor.
 void check_values(const ParameterSet& model);
 
 } // namespace accelerate

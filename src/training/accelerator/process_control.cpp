@@ -12,8 +12,8 @@
 namespace accelerate {
 namespace {
 
-/// Ranks that run first report at the end whether they have thrown; the others
-/// receive that before they start.
+/// Ranks that run first report at the end whether they have thrown. The others
+/// receive the report before they start.
 bool has_one_thrown(const ProcessGroup& group, bool own) {
   return is_on_any_rank(group, "main_process_first", own);
 }
@@ -62,7 +62,8 @@ ProcessControl::FirstGuard::~FirstGuard() noexcept(false) {
   try {
     has_one_thrown(group_, true);
   } catch (const Error&) {
-    // The exception of the block is more informative.
+    // Ignore this error, because the exception of the block is more
+    // informative.
   }
 }
 

@@ -38,8 +38,8 @@ bool is_no_operator(const std::string& name) {
              kRecordedRanges.end();
 }
 
-/// The time of each event without the events it contains: on one thread, events
-/// nest.
+/// The time of each event without the events that it contains. On one thread,
+/// events nest.
 std::vector<uint64_t> self_times(
     const std::vector<const kineto_api::KinetoEvent*>& events) {
   std::vector<uint64_t> self(events.size());
@@ -118,7 +118,7 @@ struct Profile::State {
   std::vector<ProfiledOperator> operators;
   std::vector<std::filesystem::path> traces;
 
-  /// The phase of the step that starts now.
+  /// The phase of the profile for the step that starts now.
   Phase planned() const;
   bool ends_cycle() const;
   void enter(Phase next);
@@ -175,8 +175,8 @@ void Profile::State::finish_cycle() {
                   : str_cat("profile_", rank, "_", cycle, ".json"));
   std::error_code error;
   std::filesystem::create_directories(options.output_trace_dir, error);
-  // Under a temporary name first, so that a trace is complete or absent. Kineto
-  // does not report a file that it cannot write.
+  // Write under a temporary name first, so that a trace is complete or absent.
+  // Kineto does not report a file that it cannot write.
   auto partial = path;
   partial += ".part";
   std::filesystem::remove(partial, error);
@@ -190,7 +190,7 @@ void Profile::State::finish_cycle() {
     const auto space =
         std::filesystem::space(options.output_trace_dir, ignored);
     const bool is_full = !ignored && space.available == 0;
-    // Kineto itself also writes to a temporary name.
+    // Kineto also writes to a temporary name of its own.
     for (const char* ending : {"", ".tmp"}) {
       std::filesystem::remove(partial.string() + ending, ignored);
     }
@@ -230,7 +230,7 @@ Profile::Profile(ProfileOptions options, c10::Device device, int rank)
       state.options.with_flops);
   state.activities = {ActivityType::CPU};
   if (state.options.devices.value_or(!device.is_cpu())) {
-    // Kineto records those that this torch supports.
+    // Kineto records the activities that this version of torch supports.
     state.activities.insert(
         {ActivityType::CUDA, ActivityType::XPU, ActivityType::PrivateUse1});
   }

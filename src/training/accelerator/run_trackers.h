@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The trackers of a run as a part of its state.
+// The trackers of a run, as a part of its state.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,14 +25,14 @@ class RunTrackers : public Stateful {
   Trackers trackers_;
 };
 
-/// Throws `UsageError` unless it is an image or a batch of them: uint8, or
-/// floating point from 0 to 1, of shape [N x] C x H x W with one or three
+/// Throws `UsageError` unless `images` is an image or a batch of them: uint8,
+/// or floating point from 0 to 1, of shape [N x] C x H x W with one or three
 /// channels.
 void check_images(const std::string& name, const at::Tensor& images);
 /// Throws `UsageError` unless the values are real numbers.
 void check_histogram(const std::string& name, const at::Tensor& values);
 
-/// Converts images that were checked.
+/// Converts images that `check_images` has accepted.
 std::vector<TrackedImage> images_of(const at::Tensor& images);
 
 } // namespace accelerate

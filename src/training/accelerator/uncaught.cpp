@@ -37,7 +37,7 @@ void report_and_leave() {
   _exit(EXIT_FAILURE);
 }
 
-/// The handler at program start is libstdc++'s.
+/// The default handler, read at program start, is libstdc++'s.
 const std::terminate_handler default_handler = std::get_terminate();
 
 } // namespace

@@ -6,10 +6,10 @@
 
 namespace accelerate {
 
-/// From now on, an uncaught exception ends the process with one line that names
-/// the rank, and with exit code 1 instead of a signal, which a launcher could
-/// not distinguish from a crash. No effect if the program has its own terminate
-/// handler.
+/// After this call, an uncaught exception ends the process with one line that
+/// names the rank, and with exit code 1. Without it, the process ends with a
+/// signal, which a launcher cannot distinguish from a crash. No effect if the
+/// program has its own terminate handler.
 void report_uncaught_exceptions(const ProcessTopology& topology);
 
 } // namespace accelerate

@@ -23,21 +23,21 @@
 namespace accelerate {
 namespace {
 
-// The message of one exchange, of fixed size, in 64-bit words: a hash, whether
-// values are included, the free sizes, the values.
+// The message of one exchange has a fixed size. It contains 64-bit words: a
+// hash, whether values are included, the free sizes, and the values.
 constexpr size_t kPacketWords = Board::kMessageWords;
 constexpr size_t kSizesAt = 2;
 constexpr size_t kMaxSizes = kPacketWords - kSizesAt;
 static_assert(kMostNotes <= kMaxSizes);
 
-/// The operation of a rank that fails instead of calling a collective.
+/// The operation that a rank sends if it fails instead of calling a collective.
 constexpr const char* kFailure = "tell_failure";
 
 at::Tensor empty_packet() {
   return at::zeros({Board::kRowWords}, at::kLong);
 }
 
-/// The packets of all ranks, in flight.
+/// The packets of all ranks while they are exchanged.
 struct Exchange {
   at::Tensor packets;
   ProcessGroup::Work work;
@@ -50,7 +50,7 @@ struct Exchange {
   }
 };
 
-// Through shared memory if all ranks share it, else through the backend.
+// Uses shared memory if all ranks share it, else the backend.
 Exchange start_exchange(const ProcessGroup& group, const at::Tensor& packet) {
   const auto& impl = group.impl();
   ProcessGroup::Impl::finish_comparison(impl);
@@ -68,7 +68,7 @@ Exchange start_exchange(const ProcessGroup& group, const at::Tensor& packet) {
   if (board) {
     board->offer(packet);
   }
-  // Packets match on all ranks, so they need no check.
+  // Packets always match on all ranks, so they need no check.
   const bool checks = impl->checks_collectives();
   impl->set_checks_collectives(false);
   const auto restore =
@@ -143,7 +143,8 @@ std::optional<std::string> small_values(
   return bytes;
 }
 
-// Extracts the values of all ranks from their bytes. `leaves` are this rank's.
+// Extracts the values of all ranks from their bytes. `leaves` are the tensors
+// of this rank.
 std::vector<std::vector<at::Tensor>> unpack(
     const std::vector<const char*>& bytes,
     const detail::Leaves& leaves,
@@ -178,9 +179,9 @@ std::vector<std::string> listed_entries(const std::string& description) {
   return entries;
 }
 
-/// A tensor as messages describe it.
+/// A tensor of a mismatching call, as messages describe it.
 struct BroughtTensor {
-  /// What ranks compare.
+  /// The description that ranks compare.
   std::string compared;
   std::string dtype;
   /// "[2, 4]", with the device if it matters.
@@ -190,7 +191,7 @@ struct BroughtTensor {
 /// What a rank called, with which values, and where.
 struct Brought {
   std::string operation;
-  /// What ranks compare.
+  /// The description that ranks compare.
   std::string description;
   std::string structure;
   std::vector<BroughtTensor> tensors;
@@ -251,13 +252,13 @@ Brought bring(
   return brought;
 }
 
-/// Ranks with equal descriptions.
+/// The ranks with one description.
 struct Alike {
   Brought brought;
   std::vector<int> ranks;
 };
 
-/// The property that differs: its name, and a text per value.
+/// The property that differs: its name, and a text for each value.
 struct Difference {
   std::string kind;
   std::vector<std::string> values;
@@ -356,7 +357,7 @@ describe_mismatch(const std::vector<Alike>& all, FreeDim free, bool in_script) {
           : ". Only the size of dimension 0 may differ between ranks");
 }
 
-/// A collective itself: ranks exchange their descriptions.
+/// Itself a collective: ranks exchange their descriptions.
 [[noreturn]] void throw_mismatch(
     const ProcessGroup& group,
     const std::string& operation,
@@ -378,7 +379,7 @@ describe_mismatch(const std::vector<Alike>& all, FreeDim free, bool in_script) {
                       : *known;
     alike.ranks.push_back(static_cast<int>(rank));
   }
-  // A rank that is alone comes first. Of two ranks, either may be wrong.
+  // List a rank that is alone first. With two ranks, either may be wrong.
   std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
     return std::pair(a.ranks.size(), -a.ranks[0]) <
            std::pair(b.ranks.size(), -b.ranks[0]);
@@ -478,7 +479,7 @@ void report_failure(const ProcessGroup& group, const std::string& cause) {
   try {
     agree_on_text(group, kFailure, cause);
   } catch (const MismatchError&) {
-    // The other ranks throw it; this one has its own error.
+    // The other ranks throw this error, but this rank has its own.
   }
 }
 
@@ -519,7 +520,7 @@ std::shared_ptr<const bool> announce(
   const auto exchange =
       std::make_shared<Exchange>(start_exchange(group, packet));
   const auto is_agreed = std::make_shared<bool>(false);
-  // The group owns this function, so it must not own the group.
+  // The group owns this function, so the function must not own the group.
   impl->set_unsettled(
       [exchange, operation, is_agreed, hear](const ProcessGroup& group) {
         const TopicScope topic(operation);

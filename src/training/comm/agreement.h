@@ -19,12 +19,13 @@ namespace accelerate {
 struct Agreement {
   /// `free_sizes[rank][tensor]`: the size of the free dimension.
   std::vector<std::vector<int64_t>> free_sizes;
-  /// `values[tensor][rank]`, in host memory; see `Sends`.
+  /// `values[tensor][rank]`, in host memory; empty if they were not sent. See
+  /// `Sends`.
   std::optional<std::vector<std::vector<at::Tensor>>> values;
 };
 
-/// The dimension of a tensor that may differ between ranks, and is exchanged;
-/// if a tensor lacks it, all its dimensions may differ.
+/// The dimension of a tensor that may differ between ranks and is exchanged. If
+/// a tensor has no such dimension, all its dimensions may differ.
 struct FreeDim {
   static constexpr int64_t kNone = -1;
   int64_t dim = kNone;
@@ -34,16 +35,16 @@ struct FreeDim {
 
 enum class Sends {
   kShapes,
-  /// Also sends values, if those of every rank are a few hundred bytes that
-  /// hosts would wait for anyway. This saves the second exchange.
+  /// Also sends values if those of every rank are at most a few hundred bytes
+  /// and hosts would wait for them anyway. This saves the second exchange.
   kSmallValues,
 };
 
-/// Compares operation, structure, dtypes, number of dimensions, all sizes
-/// except the free dimension's, and the transport of values across ranks. If
-/// they differ, throws `MismatchError` on every rank, which lists what each
-/// rank called, with which shapes, and in which line. A collective operation
-/// itself.
+/// Compares a collective across ranks: operation, structure, dtypes, number of
+/// dimensions, all sizes except the free dimension's, and the transport of
+/// values. If ranks differ, throws `MismatchError` on every rank. The message
+/// lists what each rank called, with which shapes, and in which line. Itself a
+/// collective.
 Agreement agree(
     const ProcessGroup& group,
     const std::string& operation,
@@ -51,35 +52,36 @@ Agreement agree(
     FreeDim free,
     Sends sends = Sends::kShapes);
 
-/// As above for a plain description: equal on all ranks or `MismatchError`.
-/// Several lines form a list; the error names only the first line that differs.
+/// Like `agree` for a plain description: equal on all ranks or `MismatchError`.
+/// Several lines form a list. The error names only the first line that differs.
 ACCELERATE_INTERNAL void agree_on_text(
     const ProcessGroup& group,
     const std::string& operation,
     const std::string& description);
 
 /// Whether `flag` is true on any rank. Throws `MismatchError` if ranks call
-/// another operation.
+/// different operations.
 bool is_on_any_rank(
     const ProcessGroup& group,
     const std::string& operation,
     bool flag);
 
-/// Compares `operation` across ranks as `agree` does, but in the background:
-/// the next operation of the group, or `finish_comparison`, waits for it and
-/// throws `MismatchError`. Does nothing in groups whose hosts cannot
-/// communicate without waiting for a device. The returned flag becomes true
-/// when all ranks have sent the same, and is true if nothing is compared: other
-/// ranks may then perform the operation, even if this rank no longer needs it.
-/// Up to `kMostNotes` numbers are sent along: `hear` receives those of each
-/// rank when they have agreed, and may throw the error of the waiting
-/// operation. Notes of zeros come from a rank that replays a recorded step.
+/// Compares `operation` across ranks like `agree`, but in the background: the
+/// next operation of the group, or `finish_comparison`, waits for it and throws
+/// `MismatchError`. Does nothing in groups whose hosts cannot communicate
+/// without waiting for a device. The returned flag becomes true when all ranks
+/// have sent the same operation, and is true if nothing is compared. Other
+/// ranks may then perform the operation even if this rank no longer needs it.
+///
+/// Up to `kMostNotes` numbers are sent with it. `hear` receives those of each
+/// rank when the ranks have agreed, and may throw the error of the waiting
+/// operation. A rank that replays a recorded step sends zeros.
 inline constexpr size_t kMostNotes = 48;
 using Notes = std::vector<int64_t>;
 /// The notes of all ranks, without a copy: `kMostNotes` numbers per rank.
 class NotesOfRanks {
  public:
-  /// Those of rank r begin at `first + r * stride`.
+  /// The notes of rank r begin at `first + r * stride`.
   NotesOfRanks(const int64_t* first, size_t num_ranks, size_t stride)
       : first_(first), num_ranks_(num_ranks), stride_(stride) {}
 
@@ -102,9 +104,9 @@ ACCELERATE_INTERNAL std::shared_ptr<const bool> announce(
 ACCELERATE_INTERNAL void finish_comparison(const ProcessGroup& group);
 
 /// The comparisons that ranks would make in a recorded step. Each replay makes
-/// them, so ranks that replay a step match ranks that run it. During its
-/// lifetime, an operation without values is only recorded, and a comparison of
-/// values, which a replay could not repeat, is a `UsageError`.
+/// them, so that ranks that replay a step match ranks that run it. During its
+/// lifetime, a comparison without values is only recorded. A comparison of
+/// values cannot be repeated by a replay, so it is a `UsageError`.
 class ACCELERATE_INTERNAL DeferredComparisons {
  public:
   explicit DeferredComparisons(const ProcessGroup& group);

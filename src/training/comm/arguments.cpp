@@ -9,7 +9,7 @@
 namespace accelerate {
 namespace {
 
-/// Why the reduction is not supported, and what to do; null if it is.
+/// Why the reduction is not supported, and what to do; null if it is supported.
 const char* fault_of(at::ScalarType dtype, ReduceOp op) {
   switch (dtype) {
     case at::kFloat:

@@ -21,8 +21,8 @@ bool is_dense(const at::Tensor& tensor);
 /// Throws `UsageError` for undefined, sparse and quantized tensors.
 void check_dense(const char* operation, const at::Tensor& tensor);
 
-/// As `check_dense`, and rejects dtypes without such a reduction; see
-/// `ReduceOp`.
+/// Like `check_dense`, and also rejects dtypes that the reduction does not
+/// support; see `ReduceOp`.
 void check_reducible(
     const char* operation,
     const at::Tensor& tensor,

@@ -31,7 +31,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Nobody may shrink the memory while it is being read.
+// No process may shrink the memory while another one reads it.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 enum OfferWord { kToken, kToken2, kPid, kFile, kAnswer };
@@ -47,7 +47,7 @@ std::string name_for(int64_t token, int64_t token2) {
 int make_memory(const std::string& name) {
   constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   const int file = memfd_create(name.c_str(), kFlags | MFD_NOEXEC_SEAL);
-  // Kernels before 6.3 do not support the flag.
+  // Kernels before 6.3 do not support this flag.
   return file < 0 && errno == EINVAL ? memfd_create(name.c_str(), kFlags)
                                      : file;
 }
@@ -70,8 +70,7 @@ std::string link_target(const std::string& path) {
   return length < 0 ? "" : std::string(target, static_cast<size_t>(length));
 }
 
-// The address for a futex. Peers map it read-only, which is sufficient for
-// waiting.
+// The address for a futex. Peers map it read-only, which is enough for waiting.
 void wait_while(const std::atomic<uint32_t>& word, uint32_t value) {
   const timespec timeout{
       0, std::chrono::nanoseconds(Board::kBetweenLooks).count()};
@@ -84,8 +83,9 @@ void wake_all(std::atomic<uint32_t>& word) {
 
 } // namespace
 
-/// A rank is at most one message ahead of the others: it sends the next one
-/// only after it has read this one from all of them. So two slots are enough.
+/// A rank is at most one message ahead of the others, because it sends the next
+/// one only after it has read this one from all of them. So two slots are
+/// enough.
 struct Board::Page {
   static_assert(std::atomic<uint32_t>::is_always_lock_free);
   alignas(64) std::atomic<uint32_t> num_sent;
@@ -140,7 +140,7 @@ std::shared_ptr<Board> Board::of(
 Board::Board(int rank, int world_size, Timeout timeout)
     : rank_(rank), world_size_(world_size), timeout_(std::move(timeout)) {}
 
-// Defined here because the page is incomplete in the header.
+// Defined here because `Page` is incomplete in the header.
 Board::~Board() = default;
 
 void Board::offer(const at::Tensor& row) {
@@ -183,7 +183,8 @@ bool Board::make_page() {
   }
   const auto name = name_for(token_[0], token_[1]);
   file_ = UniqueFile(make_memory(name));
-  // Written, so that missing memory is an error here and not a signal later.
+  // Write the memory, so that a lack of it causes an error here and not a
+  // signal later.
   const std::vector<char> zeros(sizeof(Page));
   const int file = file_.get();
   auto lock = whole_file();
@@ -213,10 +214,9 @@ bool Board::open_peers(const at::Tensor& rows) {
   return true;
 }
 
-// The name contains a random number: a file with that name is the one that was
-// offered, and its process is on this host, in this PID namespace and of this
-// user. Also requires the lock to be held, unless ranks are threads or locks do
-// not work.
+// The name contains a random number. So a file with that name is the offered
+// one, and its process is on this host, in this PID namespace and of this user.
+// The lock must also be held, unless ranks are threads or locks do not work.
 bool Board::open_peer(Peer& peer, const int64_t* offer) {
   const auto path = str_cat("/proc/", offer[kPid], "/fd/", offer[kFile]);
   const auto name = name_for(offer[kToken], offer[kToken2]);
@@ -282,7 +282,8 @@ void Board::collect(Pending& pending) {
 void Board::await(int rank, const Pending& pending) {
   const auto& peer = peers_[static_cast<size_t>(rank)];
   const auto& num_sent = peer.page->num_sent;
-  // Numbers wrap around; a peer is at this one, or next to it.
+  // Message numbers wrap around. A peer's number is this one or an adjacent
+  // one.
   const auto has_come = [&] {
     return static_cast<int32_t>(num_sent.load() - pending.number) >= 0;
   };
@@ -295,7 +296,7 @@ void Board::await(int rank, const Pending& pending) {
   page_->is_waiting.store(1);
   while (!has_come() && failure.empty()) {
     wait_while(num_sent, pending.number - 1);
-    // A message that a rank sent before it ended counts.
+    // A message that a rank sent before it ended is still valid.
     const bool is_there = has_come() || is_held(peer.file.get());
     if (has_come()) {
       break;
@@ -310,7 +311,8 @@ void Board::await(int rank, const Pending& pending) {
   }
   page_->is_waiting.store(0);
   if (!failure.empty()) {
-    // Others must not wait for messages that this rank will not send.
+    // Close the board, so that others do not wait for messages that this rank
+    // will not send.
     close();
     throw std::runtime_error(failure);
   }

@@ -19,17 +19,17 @@
 namespace accelerate {
 
 /// One page of memory per rank of a group. A rank writes its own page and reads
-/// those of the others.
+/// the pages of the others.
 ///
-/// Ranks open the board together: each appends an offer to the rows that all
-/// ranks exchange through the backend, and passes the rows of all to `hear`.
-/// The board opens after the first exchange in which every rank reports that it
-/// has opened the pages of all others. If any cannot, for example because it
+/// Ranks open the board together. Each rank appends an offer to the row that it
+/// sends through the backend, and passes the rows of all ranks to `hear`. The
+/// board opens after the first exchange in which every rank reports that it has
+/// opened the pages of all others. If a rank cannot open them, e.g. because it
 /// runs on another host, no rank uses the board.
 ///
-/// A page is anonymous memory, so nothing remains however the processes end.
-/// Each rank holds a lock on its page, which the kernel releases when the
-/// process ends or executes another program; others notice within
+/// A page is anonymous memory, so nothing remains after the processes end. Each
+/// rank holds a lock on its page. The kernel releases the lock when the process
+/// ends or executes another program, and other ranks notice within
 /// `kBetweenLooks`. Forked children do not share the lock.
 class ACCELERATE_INTERNAL Board : public std::enable_shared_from_this<Board> {
  public:
@@ -39,7 +39,7 @@ class ACCELERATE_INTERNAL Board : public std::enable_shared_from_this<Board> {
   static constexpr int64_t kRowWords = kMessageWords + kOfferWords;
   static constexpr std::chrono::milliseconds kBetweenLooks{10};
 
-  /// Shared by all handles of a group in this process.
+  /// The board that all handles of a group in this process share.
   static std::shared_ptr<Board> of(
       const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
@@ -52,14 +52,14 @@ class ACCELERATE_INTERNAL Board : public std::enable_shared_from_this<Board> {
 
   void offer(const at::Tensor& row);
   void hear(const at::Tensor& rows);
-  /// Once it is open, all exchanges use it, even if they fail.
+  /// Whether it is open. All exchanges then use it, even if they fail.
   bool is_open() const { return is_open_; }
-  /// All later exchanges fail, on all ranks. Thread-safe.
+  /// Makes all later exchanges fail, on all ranks. Thread-safe.
   void close();
 
-  /// Sends the message in `row`. The work completes when `rows` contains those
-  /// of all ranks. It fails if a rank is gone, or does not send in time; the
-  /// board is then unusable on all ranks.
+  /// Sends the message in `row`. The work completes when `rows` contains the
+  /// messages of all ranks. It fails if a rank is gone or does not send in
+  /// time. The board is then unusable on all ranks.
   c10::intrusive_ptr<c10d::Work> start(
       const at::Tensor& row,
       const at::Tensor& rows);
@@ -94,12 +94,12 @@ class ACCELERATE_INTERNAL Board : public std::enable_shared_from_this<Board> {
   int64_t token_[2] = {};
   UniqueFile file_;
   std::unique_ptr<Page, Unmap> page_;
-  /// By rank; this rank's entry is empty.
+  /// The other ranks. This rank's entry is empty.
   std::vector<Peer> peers_;
   Answer answer_ = Answer::kUndecided;
   bool is_open_ = false;
   std::atomic<bool> is_closed_ = false;
-  /// Sent, but not received yet.
+  /// The exchange in progress: sent, but not received yet.
   std::shared_ptr<Pending> pending_;
 };
 

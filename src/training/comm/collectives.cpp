@@ -14,7 +14,8 @@
 namespace accelerate::detail {
 namespace {
 
-// Scalars become one row, because the scalars of all ranks form a vector.
+// Scalars become rows of one element, because the scalars of all ranks form a
+// vector.
 Leaves as_rows(const Leaves& leaves) {
   Leaves rows = leaves;
   for (auto& tensor : rows.tensors) {
@@ -26,7 +27,7 @@ Leaves as_rows(const Leaves& leaves) {
   return rows;
 }
 
-// After ranks have agreed, so that all of them throw or none.
+// Called after ranks have agreed, so that either all of them throw or none.
 void check_all_dense(const char* operation, const Leaves& leaves) {
   for (const auto& tensor : leaves.tensors) {
     check_dense(operation, tensor);
@@ -50,7 +51,7 @@ at::Tensor pad(
   return padded;
 }
 
-// Also on ranks that have nothing to pad.
+// Called on all ranks, including those that have nothing to pad.
 void check_padding(double value, at::ScalarType dtype) {
   const auto fits = [&] {
     if (!at::isIntegralType(dtype, /*includeBool=*/true)) {
@@ -80,8 +81,8 @@ int64_t largest(const Agreement& agreement, size_t tensor) {
   return result;
 }
 
-// Converts the rows of all ranks, padded to the longest, to one tensor without
-// the padding.
+// Joins the rows of all ranks, padded to the longest, to one tensor without the
+// padding.
 at::Tensor
 join(const at::Tensor& rows, const Agreement& agreement, size_t tensor) {
   std::vector<at::Tensor> slices;
@@ -104,7 +105,8 @@ at::Tensor reduce(const std::vector<at::Tensor>& values, ReduceOp op) {
   return rows.is_complex() ? at::view_as_complex(reduced) : reduced;
 }
 
-// A sum that overflowed is off by 2^64, far more than the rounding of doubles.
+// A sum that overflowed is off by 2^64, far more than the rounding error of
+// doubles.
 void check_sum(const at::Tensor& sum, const at::Tensor& rough) {
   const auto off = (sum.to(at::kDouble) - rough).abs();
   if (sum.numel() > 0 && off.max().item<double>() > 0x1p62) {
@@ -115,8 +117,8 @@ void check_sum(const at::Tensor& sum, const at::Tensor& rough) {
   }
 }
 
-// As `join` above for values that were sent along, moved to the device of
-// `rows`.
+// Like `join` above, for values that were sent with the comparison. The results
+// are on the device of `rows`.
 std::vector<at::Tensor> join(
     const Leaves& rows,
     const std::vector<std::vector<at::Tensor>>& values) {
@@ -223,8 +225,8 @@ scatter(const ProcessGroup& group, const Leaves& leaves, int root) {
   agree_on_text(group, str_cat("scatter from rank ", root), leaves.structure);
   std::vector<at::Tensor> result;
   for (const auto& tensor : leaves.tensors) {
-    // Only the root knows shape and dtype, which its header tells the others.
-    // It is empty if the root has nothing to say.
+    // Only the root knows shape and dtype. Its header sends them to the others.
+    // An empty header means that the root has no tensor.
     const bool is_root = group.rank() == root;
     std::vector<int64_t> header;
     if (is_root && tensor.defined()) {

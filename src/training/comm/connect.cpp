@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connecting: from a topology and the address of rank 0 to a process group.
+// Creates a process group from a topology and the address of rank 0.
 #include "training/comm/connect.h"
 
 #include <atomic>
@@ -23,8 +23,8 @@
 namespace accelerate {
 namespace {
 
-// The address of this machine on the route to rank 0, which its peers can also
-// reach.
+// The address of this machine on the route to rank 0. Its peers can also reach
+// this address.
 std::string address_for_peers(
     const ProcessEnvironment& environment,
     const Deadline& deadline) {
@@ -45,7 +45,7 @@ std::string address_for_peers(
 std::map<c10::DeviceType, BackendEntry> carriers_of(const std::string& name) {
   const auto entry = find_backend(name);
   std::map<c10::DeviceType, BackendEntry> carriers;
-  // CPU tensors are sent as well: gathered objects, flags.
+  // CPU tensors are always sent, e.g. for gathered objects and flags.
   carriers[c10::kCPU] = carries(*entry, c10::kCPU)
                             ? *entry
                             : *find_backend(default_backend_for(c10::kCPU));
@@ -92,9 +92,10 @@ ProcessGroup make_group(
       std::move(group), backend, /*owns=*/true, ranks_are_threads));
 }
 
-/// Calls `work(rank)`, then `after(rank)` in any case, on one thread per rank;
-/// rethrows the first exception when all have ended. Prefers other exceptions
-/// to `CommError`, which is mostly a consequence of another rank's failure.
+/// Calls `work(rank)` on one thread per rank, and `after(rank)` even if it
+/// throws. When all threads have ended, rethrows the first exception. Prefers
+/// other exceptions to `CommError`, which is mostly a consequence of another
+/// rank's failure.
 void on_threads(
     int num_ranks,
     const std::function<void(int)>& work,
@@ -128,8 +129,8 @@ void on_threads(
   }
 }
 
-// c10d's flight recorder lists a group at its first collective without a lock,
-// so a single thread starts the first collective of all groups.
+// c10d's flight recorder adds a group at its first collective, without a lock.
+// So a single thread starts the first collective of all groups.
 void enlist(const std::vector<ProcessGroup>& groups) {
   std::vector<c10::intrusive_ptr<c10d::Work>> barriers;
   for (const auto& group : groups) {
@@ -158,8 +159,8 @@ void watch_threads(
 
 } // namespace
 
-// c10d does not suppress the signal when it writes to sockets; Python ignores
-// it.
+// c10d does not suppress the signal when it writes to sockets. Python ignores
+// the signal.
 void ignore_broken_pipes() {
   struct sigaction action = {};
   if (sigaction(SIGPIPE, nullptr, &action) == 0 &&
@@ -189,11 +190,12 @@ ProcessGroup ProcessGroup::connect(
       options.timeout,
       interface,
       address};
-  // From now on, waits use the timeout of collectives.
+  // After connecting, waits use the timeout of collectives.
   arguments.store->setTimeout(options.timeout);
   ignore_broken_pipes();
   auto group = make_group(arguments, backend, /*ranks_are_threads=*/false);
-  // Rank 0 hosts the store: it must not exit before the others are connected.
+  // Rank 0 hosts the store, so it must not exit before the others are
+  // connected.
   group.guard("connect", [&] { enlist({group}); });
   forget_gloo_address(arguments.store, topology.rank);
   group.impl()->watch(hang_threshold(options.hang_message_after));
@@ -225,7 +227,8 @@ void run_ranks(
   on_threads(num_ranks, connect, [](int) {});
   enlist(groups);
   watch_threads(groups, hang_threshold(options.hang_message_after));
-  // A rank that ends shuts its group down, so that the others do not wait.
+  // A rank that ends shuts its group down, so that the others do not wait for
+  // it.
   on_threads(
       num_ranks,
       [&](int rank) {

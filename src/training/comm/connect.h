@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connecting, for callers that create their own group afterwards, and the
-// connections that a process keeps.
+// Connects ranks for callers that create their own group, and keeps the
+// connections of a process.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -12,21 +12,22 @@
 
 namespace accelerate {
 
-/// The store in which all ranks of the run have signed in. Throws as
-/// `ProcessGroup::connect`. Rank 0 keeps listening until the process ends, so
-/// that no rank finds a closing store between two groups.
+/// The store in which all ranks of the run have signed in. Throws like
+/// `ProcessGroup::connect`. Rank 0 listens until the process ends, so that no
+/// rank finds a closed store between two groups.
 ACCELERATE_INTERNAL c10::intrusive_ptr<c10d::Store> connect_store(
     const ProcessEnvironment& environment,
     const Deadline& deadline);
 
-/// From now on, a lost connection is an exception instead of a signal, unless
-/// the process has its own handler.
+/// Makes a lost connection an exception instead of a signal, unless the process
+/// has its own handler.
 ACCELERATE_INTERNAL void ignore_broken_pipes();
 
 /// The connection of this process at that address, with that backend and
-/// timeout: created by the first call, and again after its `shutdown()`; it
-/// ends with the process. `cpu` excludes accelerators. A single process is not
-/// connected, unless an accelerator's backend is requested by name.
+/// timeout. The first call creates it, and a call after its `shutdown()`
+/// creates it again. It ends with the process. `cpu` excludes accelerators. A
+/// single process is not connected, unless an accelerator's backend is
+/// requested by name.
 ACCELERATE_INTERNAL ProcessGroup shared_connection(
     const ProcessEnvironment& environment,
     const ProcessGroupOptions& options,

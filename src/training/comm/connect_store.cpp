@@ -32,8 +32,8 @@ namespace {
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-// Groups of one process are numbered, so that each has its own keys in the
-// store. All ranks create their groups in the same order.
+// Groups of a process are numbered, so that each has its own keys in the store.
+// All ranks create their groups in the same order.
 std::string next_group_name(const Rendezvous& rendezvous) {
   static std::mutex mutex;
   static int num_groups = 0;
@@ -42,7 +42,7 @@ std::string next_group_name(const Rendezvous& rendezvous) {
 }
 
 // Closed at process exit before static objects are destroyed, because the
-// store's threads must not outlive what they use.
+// store's threads must not outlive the objects that they use.
 struct Servers {
   static Servers& instance() {
     static auto* servers = [] {
@@ -55,20 +55,21 @@ struct Servers {
   std::map<int, StorePtr> stores;
 };
 
-// Stores of one port share the server, which the first keeps open.
+// Stores of one port share the server. Keeping the first store keeps it open.
 void keep_listening(int port, StorePtr store) {
   auto& servers = Servers::instance();
   const std::lock_guard<std::mutex> lock(servers.mutex);
   servers.stores.emplace(port, std::move(store));
 }
 
-/// c10d treats zero as unlimited.
+/// At least 1 ms, because c10d treats zero as unlimited.
 std::chrono::milliseconds time_left(const Deadline& deadline) {
   return std::max(deadline.left(), std::chrono::milliseconds(1));
 }
 
-// c10d checks its timeout between attempts, each of which may use all of it,
-// with growing pauses: up to three times the timeout in total.
+// c10d checks its timeout only between attempts. Each attempt may use all of
+// it, and pauses between attempts grow, so up to three times the timeout may
+// pass.
 StorePtr reach_store(
     const std::string& address,
     c10d::TCPStoreOptions options,
@@ -80,7 +81,7 @@ StorePtr reach_store(
     try {
       return c10::make_intrusive<c10d::TCPStore>(address, options);
     } catch (const std::exception&) {
-      // Errors for which c10d does not retry are not a matter of time.
+      // Waiting longer does not help if c10d does not retry.
       if (attempt.left().count() > 0 || deadline.left().count() == 0) {
         throw;
       }
@@ -88,13 +89,14 @@ StorePtr reach_store(
   }
 }
 
-/// As above for a store hosted by someone else: c10d waits without limit for
-/// the first answer of a listening program. The thread is then abandoned.
+/// Like `reach_store`, for a store that another program hosts. c10d waits
+/// without limit for the first answer of a listening program. In this case, the
+/// thread is abandoned.
 StorePtr reach_foreign_store(
     const std::string& address,
     const c10d::TCPStoreOptions& options,
     const Deadline& deadline) {
-  // How far `reach_store` may exceed the deadline.
+  // How long `reach_store` may exceed the deadline.
   constexpr std::chrono::seconds kMargin(1);
   const auto promise = std::make_shared<std::promise<StorePtr>>();
   auto answer = promise->get_future();
@@ -121,7 +123,7 @@ StorePtr open_store(
   options.port = static_cast<uint16_t>(rendezvous.port);
   options.isServer = topology.rank == 0 && !rendezvous.is_hosted;
   options.waitWorkers = false;
-  // Later groups of this process use the server of the first.
+  // Later groups of this process use the server of the first group.
   options.multiTenant = true;
   try {
     auto store =
@@ -178,13 +180,13 @@ StorePtr open_store(
   }
 }
 
-// False only if the process is certainly gone: a worker may be in another PID
+// False only if the process is certainly gone. A worker may be in another PID
 // namespace.
 bool is_running(int pid) {
   return kill(pid, 0) == 0 || errno != ESRCH;
 }
 
-/// Waits while rank 0 is alive but not listening: it may have to download a
+/// Waits while rank 0 is alive but not listening. It may have to download a
 /// model first. Does not wait for a listener that does not answer. Returns the
 /// deadline for the following steps.
 Deadline await_rank_0(
@@ -253,7 +255,8 @@ StorePtr connect_store(
     const ProcessEnvironment& environment,
     const Deadline& given) {
   const QuietLog quiet;
-  // Before c10d, whose error is the same for an unknown name and a taken port.
+  // Resolve the name before c10d does, whose error is the same for an unknown
+  // name and a taken port.
   const auto addresses = resolve_rank_0(environment, given);
   const Deadline deadline = await_rank_0(environment, addresses, given);
   StorePtr store = c10::make_intrusive<c10d::PrefixStore>(

@@ -9,7 +9,7 @@
 
 namespace accelerate {
 
-/// Call it on a rank that fails before a checked collective: the ranks that
+/// Call this on a rank that fails before a checked collective. The ranks that
 /// wait there throw `MismatchError` with `cause` instead of waiting.
 /// Collective.
 ACCELERATE_INTERNAL void report_failure(

@@ -8,7 +8,7 @@
 
 namespace accelerate {
 
-/// c10d's messages include a C++ stack after the first line.
+/// The message without the C++ stack that c10d appends after the first line.
 inline std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
@@ -18,8 +18,8 @@ inline bool is_timeout(const std::string& message) {
          message.find("timeout") != std::string::npos;
 }
 
-/// The launcher takes the first process that exits for the cause of a failure,
-/// so leave time for the rank that really failed.
+/// Waits a moment. The launcher treats the first process that exits as the
+/// cause of a failure, so the rank that really failed must exit first.
 inline void give_culprit_time() {
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Agreement of ranks on a value without waiting for each other.
+// Lets ranks agree on a value without waiting for each other.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 namespace accelerate {
 
 /// The value of the rank that called first with this key: the same on all
-/// ranks, whenever they call. `value` itself in a group of one; empty if the
+/// ranks, whenever they call. In a group of one, `value` itself. Empty if the
 /// group has no store. Throws `CommError` if the store is gone.
 ACCELERATE_INTERNAL std::string first_value(
     const ProcessGroup& group,

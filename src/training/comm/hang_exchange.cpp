@@ -24,13 +24,13 @@ using namespace std::chrono_literals;
 using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-// How long a rank may take to inspect its own stack.
+// How long a rank may take to read its own stack.
 constexpr auto kAnswerPatience = 2000ms;
 constexpr auto kBetweenLooks = 50ms;
-// A single store may serve a thousand ranks.
+// Limits the load of the store, which may serve a thousand ranks.
 constexpr auto kBetweenQuestions = 1000ms;
 constexpr const char* kPrefix = "hangs";
-// The outcome of a query.
+// The key of a query's outcome.
 constexpr const char* kSaid = "said";
 constexpr const char* kSaidOfSlow = "said, and a rank is slow";
 constexpr const char* kNotSaid = "not said";
@@ -71,9 +71,10 @@ std::shared_ptr<std::atomic<int64_t>> uncounted_collectives(
   return count;
 }
 
-// A group only counts on its default backend, but each device may have its own.
-// Backends are accessed through the group: a weak pointer to one would keep its
-// sockets open after the group's last owner has released them.
+// Each device may have its own backend, but a group counts only on its default
+// one. Backends are accessed through the group, because a weak pointer to a
+// backend would keep its sockets open after the group's last owner has released
+// them.
 std::function<std::optional<uint64_t>()> collective_counter(
     const GroupPtr& group) {
   std::set<c10d::Backend*> backends;
@@ -95,20 +96,20 @@ std::function<std::optional<uint64_t>()> collective_counter(
         sum += backend->getSequenceNumberForGroup();
       }
     } catch (const std::exception&) {
-      *counts = false; // asked only once: the exception costs more than a
-                       // collective
+      *counts = false; // tried only once, because the exception costs more
+                       // than a collective
     }
     return *counts ? std::optional(sum) : std::nullopt;
   };
 }
 
-/// The state of the thread, which may outlive the exchange while it waits for
-/// the store.
+/// The state of the thread. It may outlive the exchange while the thread waits
+/// for the store.
 struct HangExchange::Talk {
-  /// Its own connection; null if the store is gone.
+  /// A separate connection; null if the store is gone.
   StorePtr store;
   Membership* membership = nullptr;
-  /// Of the next query.
+  /// The number of the next query.
   int64_t round = 0;
   /// The rank that hosts the store.
   SilentRank holder = {};
@@ -124,7 +125,8 @@ struct HangExchange::Talk {
   std::condition_variable changed;
   bool is_stopping = false;
   bool is_done = false;
-  /// Forked children have the object, but not the thread.
+  /// The process that started the thread. Forked children have the object, but
+  /// not the thread.
   const pid_t owner = getpid();
 
   bool pause(std::chrono::milliseconds time) {
@@ -141,8 +143,8 @@ struct HangExchange::Talk {
     try {
       talk();
     } catch (const std::exception&) {
-      // The store is gone with the rank that hosts it: collectives will report
-      // that.
+      // The store is gone together with the rank that hosts it. Collectives
+      // will report this.
     }
     membership->asking_since = 0;
     const std::lock_guard<std::mutex> lock(mutex);
@@ -150,7 +152,7 @@ struct HangExchange::Talk {
     changed.notify_all();
   }
   /// Called before others can wait for this rank, so that they can name it.
-  /// From then on it answers queries.
+  /// Afterwards the rank answers queries.
   void sign_in(const StorePtr& shared_store);
   void talk();
   void look(c10d::Store& store);
@@ -184,7 +186,7 @@ SilentRank silent_rank(c10d::Store& store, int rank) {
   return silent;
 }
 
-// All living talks of this process, to be ended with it.
+// All `Talk`s of this process, to be ended with it.
 struct Talks {
   static Talks& instance() {
     static auto* talks = new Talks;
@@ -195,7 +197,7 @@ struct Talks {
   std::vector<std::function<void()>> ends;
 };
 
-// Threads must leave the store before static objects are destroyed.
+// Threads must stop using the store before static objects are destroyed.
 void end_talks() {
   std::vector<std::function<void()>> ends;
   {
@@ -214,9 +216,10 @@ void HangExchange::Talk::sign_in(const StorePtr& shared_store) {
   const QuietLog quiet;
   begin_asking();
   try {
-    // The group's own store may contain the server, which ends with the group.
-    // Resolving host names reads the environment, which the program may change
-    // concurrently, so the connection is not made on the thread.
+    // Uses a separate connection, because the group's own store may contain the
+    // server, which ends with the group. It is not made on the thread:
+    // resolving host names reads the environment, which user code may change
+    // concurrently.
     store =
         c10::make_intrusive<c10d::PrefixStore>(kPrefix, shared_store->clone());
     char host[256] = {};
@@ -224,16 +227,16 @@ void HangExchange::Talk::sign_in(const StorePtr& shared_store) {
     store->set(
         key("who", membership->rank), bytes_of(str_cat(getpid(), ' ', host)));
     while (store->check({key("ask", round)})) {
-      ++round; // those of an earlier group in this process
+      ++round; // skip queries of an earlier group in this process
     }
   } catch (const std::exception&) {
-    // The store is gone with the rank that hosts it: collectives will report
-    // that.
+    // The store is gone together with the rank that hosts it. Collectives will
+    // report this.
     store.reset();
   }
 }
 
-// The time until this rank is due, if that is before the next poll.
+// The time until this rank must report, if that is before the next poll.
 std::chrono::milliseconds HangExchange::Talk::until_next() const {
   const auto interval = Watchdog::interval_for(*membership, kBetweenQuestions);
   const auto since = Watchdog::instance().waits_since(*membership);
@@ -256,7 +259,7 @@ void HangExchange::Talk::talk() {
 
 void HangExchange::Talk::look(c10d::Store& store) {
   auto& watchdog = Watchdog::instance();
-  // Losing the connection here needs no log message.
+  // A lost connection needs no log message here.
   const QuietLog quiet;
   begin_asking();
   if (holder.pid == 0) {
@@ -287,8 +290,8 @@ void HangExchange::Talk::look(c10d::Store& store) {
   ++round;
 }
 
-// A rank that was not mentioned makes its own query: it may have started to
-// wait after the others had finished.
+// A rank that the report does not name makes its own query later, because it
+// may have started to wait after the others had finished.
 void HangExchange::Talk::hear_verdict(c10d::Store& store) {
   if (!answered) {
     return;
@@ -377,7 +380,7 @@ std::shared_ptr<HangExchange> HangExchange::watch(
       }
       talk->stop();
       std::unique_lock<std::mutex> ending(talk->mutex);
-      // Do not wait for an unresponsive store.
+      // Do not wait for a store that does not answer.
       talk->changed.wait_for(ending, 500ms, [&] { return talk->is_done; });
     });
   }

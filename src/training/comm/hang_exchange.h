@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How ranks in different processes exchange their positions during a hang:
-// through the store of the run, on a separate connection, so that no collective
-// or other store call blocks it.
+// How ranks in different processes exchange their positions during a hang. They
+// use the store of the run, on a separate connection, so that no collective or
+// other store call blocks the exchange.
 #pragma once
 
 #include <atomic>
@@ -13,9 +13,9 @@
 
 namespace accelerate {
 
-/// Polls for queries; if this rank waits for longer than its threshold, it
-/// makes a query itself. Queries are numbered: all ranks answer, and one that
-/// waits prints.
+/// Polls for queries. If this rank waits for longer than its threshold, it
+/// makes a query itself. Queries are numbered. All ranks answer, and one
+/// waiting rank prints.
 class HangExchange {
  public:
   /// Watches this rank of `group`; shared by all handles of a group in a
@@ -27,7 +27,7 @@ class HangExchange {
   HangExchange(
       const c10::intrusive_ptr<c10d::ProcessGroup>& group,
       std::chrono::milliseconds threshold);
-  /// Does not wait.
+  /// Does not wait for the thread.
   ~HangExchange();
   HangExchange(const HangExchange&) = delete;
   HangExchange& operator=(const HangExchange&) = delete;
@@ -40,14 +40,14 @@ class HangExchange {
   Membership* membership_;
 };
 
-/// To be added to c10d's count of collectives. c10d counts a collective of a
-/// recorded step when it is recorded, not when it is replayed, and does not see
-/// exchanges through shared memory. Thread-safe.
+/// A number to add to c10d's count of collectives. c10d counts a collective of
+/// a recorded step when it is recorded, not when it is replayed, and does not
+/// count exchanges through shared memory. Thread-safe.
 ACCELERATE_INTERNAL std::shared_ptr<std::atomic<int64_t>> uncounted_collectives(
     const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
-/// How many collectives were started for the group; empty if one of its
-/// backends does not count, or the group is gone. Thread-safe.
+/// Returns how many collectives were started for the group; empty if one of its
+/// backends does not count them, or the group is gone. Thread-safe.
 ACCELERATE_INTERNAL std::function<std::optional<uint64_t>()> collective_counter(
     const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 

@@ -7,7 +7,8 @@
 namespace accelerate {
 namespace {
 
-/// Every run has such a mesh: a rank may create an Accelerator alone.
+/// Ranks do not compare such a mesh: every run has one, and a rank may create
+/// an Accelerator alone.
 bool is_of_replicas_alone(const MeshSizes& sizes, int num_ranks) {
   auto alone = sizes;
   alone.replicate = 0;
@@ -27,7 +28,7 @@ Mesh::Mesh(ProcessGroup group, const MeshSizes& sizes)
     agree_on_text(group_, "Mesh", to_text(sizes));
   }
   shape_ = MeshShape(sizes, num_ranks);
-  // The sizes alone decide whether ranks have to meet for a group.
+  // Whether ranks create a group together depends only on the sizes.
   const auto make = [&](MeshDimension dimensions) {
     const int size = shape_.size(dimensions);
     return size == num_ranks ? group_

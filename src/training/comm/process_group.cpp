@@ -32,7 +32,8 @@ double seconds_since(Clock::time_point begin) {
 constexpr const char* kAnotherExited = "Another rank exited during ";
 
 bool is_about_communication(const std::exception& error) {
-  // A user's exception may contain a traceback, whose paths are not helpful.
+  // An exception from user code may contain a traceback, whose paths do not
+  // help.
   const std::string message = first_line(error.what());
   if (message.find(kAnotherExited) != std::string::npos) {
     return false; // one of our exceptions that passed through an interpreter
@@ -60,7 +61,7 @@ void take(at::Tensor& tensor, const at::Tensor& carried) {
   }
 }
 
-// Backends only move bytes. `tensor` is contiguous.
+// Backends only move bytes. `tensor` must be contiguous.
 at::Tensor as_bytes(const at::Tensor& tensor) {
   return tensor.detach().view(-1).view(at::kByte);
 }
@@ -225,7 +226,7 @@ void ProcessGroup::Impl::adopt(std::weak_ptr<Impl> subgroup) {
 }
 
 void ProcessGroup::Impl::shutdown() {
-  // Ending threads of the group may be freeing tensors.
+  // Threads of the group that end may be freeing tensors.
   const WithoutScriptLock unlocked;
   for (const auto& entry : std::exchange(subgroups_, {})) {
     if (const auto subgroup = entry.lock()) {
@@ -233,7 +234,7 @@ void ProcessGroup::Impl::shutdown() {
     }
   }
   if (board_) {
-    board_->close(); // nobody waits for pending checks
+    board_->close(); // no rank waits for pending checks
   }
   unsettled_ = {};
   exchange_.reset();
@@ -244,7 +245,7 @@ void ProcessGroup::Impl::shutdown() {
     try {
       group_->shutdown();
     } catch (const std::exception&) {
-      // A lost connection must not prevent this rank from leaving.
+      // Ignore a lost connection, because this rank leaves anyway.
     }
   }
   group_.reset();
@@ -280,7 +281,7 @@ ProcessGroup::Work ProcessGroup::Impl::start(
       StepPhase::kCommunication, impl->membership_, numbered);
   try {
     auto work = start(*impl->group_);
-    // Some are not counted, such as sends.
+    // Some operations are not counted, e.g. sends.
     numbered.number = impl->last_number();
     return Work(std::make_unique<Work::State>(
         Work::State{impl, numbered, std::move(work), std::move(complete)}));
@@ -323,7 +324,7 @@ void ProcessGroup::Impl::join_record() const {
 
 void ProcessGroup::Impl::finish_comparison(const std::shared_ptr<Impl>& impl) {
   if (impl->unsettled_) {
-    // Taken out first, because it may call the group itself.
+    // Take it out first, because it may call the group itself.
     std::exchange(impl->unsettled_, {})(ProcessGroup(impl));
   }
 }
@@ -344,7 +345,7 @@ void ProcessGroup::Impl::guard(
     const std::function<void()>& work,
     StepPhase phase) {
   const auto begin = Clock::now();
-  Operation whole; // without a number, because it consists of others
+  Operation whole; // without a number, because it consists of other operations
   whole.name = operation;
   const WithoutScriptLock unlocked;
   const OperationScope scope(phase, membership_, whole);
@@ -366,9 +367,9 @@ void ProcessGroup::Impl::fail(
     membership_->has_spoken = false; // the hang continues
   }
   if (dynamic_cast<const Error*>(&error) != nullptr) {
-    throw; // it already describes the error of an operation inside this one
+    throw; // it already describes the error of an inner operation
   }
-  // The user's call, if this operation is only a part of it.
+  // The user's call, if this operation is only a step of it.
   const std::string doing = RankRecord::of_this_thread().operation();
   const std::string name = doing.empty() || doing.starts_with(operation.name)
                                ? operation.name
@@ -426,7 +427,7 @@ ProcessGroup::Work::Work(std::unique_ptr<State> state)
     : state_(std::move(state)) {}
 ProcessGroup::Work::Work(Work&&) noexcept = default;
 ProcessGroup::Work& ProcessGroup::Work::operator=(Work&& other) noexcept {
-  // `other`'s destructor waits for the previous operation of this object.
+  // The destructor of `other` waits for the previous operation of this object.
   std::swap(state_, other.state_);
   return *this;
 }
@@ -434,7 +435,7 @@ ProcessGroup::Work::~Work() {
   try {
     wait();
   } catch (const std::exception&) {
-    // The other rank is gone; a rank that waits for it gets an error.
+    // The other rank is gone. A rank that waits for it gets an error.
   }
 }
 
@@ -488,8 +489,8 @@ void ProcessGroup::barrier() const {
   if (!impl_->is_solo()) {
     check_raw(*this, "barrier", {});
     Impl::start(impl_, "barrier", {}, [&](auto& group) {
-      // c10d's own barrier uses a static tensor, which threads would write
-      // concurrently.
+      // c10d's own barrier uses a static tensor. Ranks that are threads would
+      // write it concurrently.
       return ranks_are_threads() ? group.getBackend(c10::kCPU)->barrier()
                                  : group.barrier();
     }).wait();
@@ -532,8 +533,8 @@ ProcessGroup::Work ProcessGroup::start_all_reduce(
                                   : real);
   c10d::AllreduceOptions options;
   options.reduceOp = to_c10d(op, tensor.scalar_type());
-  // The caller's tensor may belong to Python: the last owner needs the
-  // interpreter, and a thread of the backend may release it after Python has
+  // The caller's tensor may belong to Python. Its last owner needs the
+  // interpreter, but a thread of the backend may release it after Python has
   // ended.
   std::vector<at::Tensor> tensors = {carried.detach()};
   return Impl::start(
@@ -588,7 +589,8 @@ ProcessGroup::Work ProcessGroup::start_reduce_scatter(
   }
   auto input = impl_->carried(whole.detach());
   input = (input.is_complex() ? at::view_as_real(input) : input).flatten();
-  // The pieces of all ranks for this one, or their reduction, as rows.
+  // The pieces of all ranks for this rank as rows, or their reduction as one
+  // row.
   const bool by_exchange = impl_->sums_after_exchange(input.device().type());
   const bool is_ordered = !by_exchange && is_reduced_ordered(input, op);
   if (is_ordered) {

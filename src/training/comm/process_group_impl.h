@@ -31,10 +31,10 @@ class ProcessGroup::Impl {
   using Operation = ObservedOperation;
   using Start =
       std::function<c10::intrusive_ptr<c10d::Work>(c10d::ProcessGroup&)>;
-  /// Every collective goes through here: numbers it and converts errors, now or
-  /// in `finish`, to exceptions that name it. `complete` runs when the
-  /// operation is done, before `wait()` returns. `tensor` is this rank's
-  /// contribution; undefined if it has none.
+  /// Every collective goes through this function. It numbers the collective and
+  /// converts errors, now or in `finish`, to exceptions that name it.
+  /// `complete` runs when the operation is done, before `wait()` returns.
+  /// `tensor` is this rank's contribution; undefined if it has none.
   static Work start(
       const std::shared_ptr<Impl>& impl,
       const char* operation,
@@ -46,8 +46,8 @@ class ProcessGroup::Impl {
   using Unsettled = std::function<void(const ProcessGroup& group)>;
   void set_unsettled(Unsettled unsettled) { unsettled_ = std::move(unsettled); }
   static void finish_comparison(const std::shared_ptr<Impl>& impl);
-  /// Where comparisons are recorded while a step is recorded; null otherwise.
-  /// See `DeferredComparisons`.
+  /// The list that comparisons are added to while a step is recorded; null
+  /// otherwise. See `DeferredComparisons`.
   std::vector<std::string>* comparisons() const { return comparisons_; }
   void set_comparisons(std::vector<std::string>* comparisons) {
     comparisons_ = comparisons;
@@ -63,34 +63,34 @@ class ProcessGroup::Impl {
   /// The tensor in contiguous form, without conjugate or negative bits, on a
   /// device that the group has a backend for.
   at::Tensor carried(const at::Tensor& tensor) const;
-  /// Whether the backend for CPU tensors, for which hosts wait, also serves
-  /// that device.
+  /// Whether the backend for CPU tensors also serves that device. Hosts wait
+  /// for this backend.
   bool travels_as_cpu(c10::DeviceType device) const;
   /// Whether CPU tensors can be sent without a device.
   bool hosts_communicate() const { return !substitute_; }
-  /// See `BackendEntry`; for the backend of that device.
+  /// See `BackendEntry`. Applies to the backend of that device.
   bool sums_after_exchange(c10::DeviceType device) const;
-  /// As `start` for `work` that communicates by itself, as autograd does with
+  /// Like `start`, for `work` that communicates by itself, e.g. autograd with
   /// DDP. Unrelated exceptions pass through.
   void guard(
       const char* operation,
       const std::function<void()>& work,
       StepPhase phase = StepPhase::kCommunication);
-  /// From now on, long waits of this rank are reported. No effect if ranks
-  /// cannot query each other.
+  /// Starts reporting long waits of this rank. No effect if ranks cannot query
+  /// each other.
   void watch(std::chrono::milliseconds threshold);
-  /// As a rank of a run whose ranks are threads.
+  /// Watches this group as a rank of a run whose ranks are threads.
   void watch_as(Membership& membership) { membership_ = &membership; }
-  /// As the rank of `whole`, of which this is a subgroup.
+  /// Watches this subgroup as the rank of `whole` that it belongs to.
   void watch_with(const Impl& whole);
-  /// Makes this thread the one that is watched.
+  /// Makes the calling thread the one that is watched.
   void join_record() const;
 
-  /// The subgroup is shut down with this group.
+  /// Shuts the subgroup down together with this group.
   void adopt(std::weak_ptr<Impl> subgroup);
   void shutdown();
 
-  /// See `ProcessGroup::check_collectives`; disabled while ranks compare.
+  /// See `ProcessGroup::check_collectives`. Disabled while ranks compare.
   bool checks_collectives() const { return checks_collectives_; }
   void set_checks_collectives(bool on) { checks_collectives_ = on; }
 
@@ -115,12 +115,12 @@ class ProcessGroup::Impl {
   int world_size_ = 1;
   bool solo_ = true;
   bool owns_ = false;
-  /// The device type that CPU tensors are sent through if the group has no
-  /// backend for them.
+  /// If the group has no backend for CPU tensors: the device type that they are
+  /// sent through.
   std::optional<c10::DeviceType> substitute_;
   bool ranks_are_threads_ = false;
-  /// c10d's count, which includes the user's own collectives, or ours if it
-  /// does not count.
+  /// c10d's count, which includes collectives of user code; our own count if
+  /// c10d has none.
   std::function<std::optional<uint64_t>()> counted_;
   std::shared_ptr<std::atomic<int64_t>> uncounted_;
   uint64_t num_operations_ = 0;

@@ -8,7 +8,7 @@
 namespace accelerate {
 namespace {
 
-// Ranks may be threads, but the log level is per process.
+// Ranks may be threads, but the log level belongs to the process.
 std::mutex mutex;
 int depth = 0;
 int level = 0;

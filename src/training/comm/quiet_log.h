@@ -5,8 +5,8 @@
 namespace accelerate {
 
 /// c10d logs each exception of a store with a C++ stack before it throws it.
-/// This is suppressed during the lifetime of this object, unless the user has
-/// requested more logging from torch.
+/// This object suppresses such messages during its lifetime, unless the user
+/// has requested more logging from torch.
 class QuietLog {
  public:
   QuietLog();

@@ -16,7 +16,7 @@ void check_raw(
   if (!impl.checks_collectives()) {
     return;
   }
-  // The comparison itself uses raw collectives.
+  // Disable checks, because the comparison itself uses raw collectives.
   impl.set_checks_collectives(false);
   const auto restore =
       c10::make_scope_exit([&] { impl.set_checks_collectives(true); });

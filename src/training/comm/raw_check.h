@@ -10,8 +10,8 @@
 namespace accelerate {
 
 /// In a group that checks its collectives: throws `MismatchError` on every rank
-/// if ranks call another operation, or pass other dtypes or shapes. No effect
-/// in other groups.
+/// if ranks call different operations, or pass different dtypes or shapes. No
+/// effect in other groups.
 void check_raw(
     const ProcessGroup& group,
     const std::string& operation,

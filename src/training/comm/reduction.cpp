@@ -17,11 +17,11 @@ c10d::ReduceOp to_c10d(ReduceOp op, at::ScalarType dtype) {
     case ReduceOp::kMean:
       break;
   }
-  // Gloo would sum the bytes of bools to invalid values.
+  // Gloo would sum the bytes of booleans to invalid values.
   return dtype == at::kBool ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
 }
 
-// A sum of fp16 may overflow even if its mean does not.
+// A sum of fp16 values may overflow even if their mean does not.
 bool is_reduced_wide(const at::Tensor& tensor, ReduceOp op) {
   return op == ReduceOp::kMean &&
          at::isReducedFloatingType(tensor.scalar_type());
@@ -34,7 +34,7 @@ bool is_reduced_ordered(const at::Tensor& tensor, ReduceOp op) {
 
 namespace {
 
-// The bits of negative numbers are in reverse order.
+// As integers, the bits of negative numbers have the reverse order.
 at::Tensor with_order_of_negatives_reversed(const at::Tensor& bits) {
   const auto others = bits.scalar_type() == at::kLong
                           ? std::numeric_limits<int64_t>::max()
@@ -58,7 +58,7 @@ at::Tensor as_ordered(const at::Tensor& tensor, ReduceOp op) {
       wide.isnan(), is_double ? limit(int64_t()) : limit(int32_t()));
 }
 
-// The limits also mean NaN.
+// The limits of integers become NaN.
 at::Tensor from_ordered(const at::Tensor& ordered) {
   return with_order_of_negatives_reversed(ordered).view(
       ordered.scalar_type() == at::kLong ? at::kDouble : at::kFloat);

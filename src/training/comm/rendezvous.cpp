@@ -15,12 +15,13 @@ namespace {
 
 using Addresses = std::vector<std::string>;
 
-/// Empty if the name is unknown or nothing answers in time.
+/// The addresses of a host; empty if the name is unknown or not resolved in
+/// time.
 Addresses ask_for(const std::string& host, const Deadline& deadline) {
   const auto promise = std::make_shared<std::promise<Addresses>>();
   auto answer = promise->get_future();
-  // Name resolution has no time limit, so the thread is abandoned after a
-  // timeout.
+  // Name resolution has no time limit, so a thread does it. After a timeout,
+  // the thread is abandoned.
   std::thread([host, promise] {
     try {
       promise->set_value(resolve_host(host));

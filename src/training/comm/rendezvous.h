@@ -11,7 +11,8 @@
 
 namespace accelerate {
 
-/// Shared by all steps of connecting. Constructing it from a timeout starts it.
+/// The deadline that all steps of connecting share. Time starts when it is
+/// constructed from a timeout.
 class Deadline {
  public:
   using milliseconds = std::chrono::milliseconds;
@@ -36,9 +37,9 @@ class Deadline {
   std::chrono::steady_clock::time_point end_;
 };
 
-/// The addresses of rank 0's machine. Throws `ConfigError` if it is not
-/// configured, or its name is still unknown at the deadline: on clusters, names
-/// may become available later than processes.
+/// The addresses of rank 0's machine. Throws `ConfigError` if no address is
+/// configured, or its name is still unknown at the deadline. On clusters, names
+/// may become available after processes have started.
 std::vector<std::string> resolve_rank_0(
     const ProcessEnvironment& environment,
     const Deadline& deadline);

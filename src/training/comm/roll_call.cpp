@@ -12,7 +12,7 @@ namespace accelerate {
 namespace {
 
 // A single key lists the ranks that have signed in, so that one operation reads
-// it when somebody is missing.
+// it if ranks are missing.
 constexpr const char* kRoll = "roll";
 constexpr const char* kCount = "count";
 constexpr const char* kComplete = "complete";
@@ -41,7 +41,7 @@ std::string missing_ranks(c10d::Store& store, int world_size) {
   return missing;
 }
 
-/// Whether all ranks signed in in time.
+/// Whether all ranks have signed in in time.
 bool sign_in_and_wait(
     c10d::Store& store,
     int rank,
@@ -81,7 +81,7 @@ void roll_call(
       return;
     }
     missing = missing_ranks(store, world_size);
-    if (missing.empty()) { // the last one signed in at the last moment
+    if (missing.empty()) { // the last rank signed in at the last moment
       return;
     }
   } catch (const Error&) {

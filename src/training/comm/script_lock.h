@@ -7,18 +7,19 @@
 namespace accelerate {
 
 struct ScriptLock {
-  /// Releases it if this thread holds it. Returns what `take` needs to
-  /// reacquire it; null if this thread does not hold it.
+  /// Releases the lock if this thread holds it. Returns the value to pass to
+  /// `take`; null if this thread does not hold the lock.
   void* (*release)() = nullptr;
   void (*take)(void* released) = nullptr;
 };
 
-/// From now on, for all threads; call it before any group is created.
+/// Sets the lock for all threads. Call it before any group is created.
 ACCELERATE_INTERNAL void set_script_lock(ScriptLock lock);
 
 /// During its lifetime, this thread does not hold the lock. Required for
-/// communication: a Gloo thread that frees a tensor of the script waits for the
-/// lock while it holds the mutex of the queue that every collective uses.
+/// communication. Otherwise a deadlock is possible: a Gloo thread that frees a
+/// tensor of the script waits for the lock while it holds the mutex of the
+/// queue that every collective uses.
 class WithoutScriptLock {
  public:
   WithoutScriptLock();

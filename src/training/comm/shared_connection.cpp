@@ -13,7 +13,7 @@
 namespace accelerate {
 namespace {
 
-/// What must be equal for Accelerators to share a connection.
+/// The settings that must be equal for Accelerators to share a connection.
 struct Key {
   Rendezvous rendezvous;
   int rank;
@@ -24,7 +24,7 @@ struct Key {
 };
 
 struct Connections {
-  // Never destroyed: `leave_all` closes the connections in time.
+  // Never destroyed, because `leave_all` closes the connections in time.
   static Connections& instance() {
     static auto* connections = new Connections;
     return *connections;
@@ -52,8 +52,8 @@ struct Connections {
 };
 
 // NCCL warns about groups that were not left, and must be left before static
-// objects are destroyed. Gloo's object is kept: its destructor would wait for
-// pending operations, which a lost peer never answers.
+// objects are destroyed. Gloo's object is kept, because its destructor would
+// wait for pending operations, which a lost peer never answers.
 void leave_all() {
   for (auto& [key, group] : Connections::instance().open) {
     to_c10d(group).release();
@@ -85,9 +85,10 @@ ProcessGroup shared_connection(
   if (auto known = connections.find(key)) {
     return *known;
   }
-  // Without a lock: ranks of several runs may be threads.
+  // Connect without the lock, because ranks of several runs may be threads.
   auto group = ProcessGroup::connect(environment, chosen);
-  // After the first connection, so that the store is closed after its users.
+  // Register after the first connection, so that the store is closed after its
+  // users.
   [[maybe_unused]] static const int registered = std::atexit(leave_all);
   connections.add(key, group);
   return group;

@@ -78,8 +78,8 @@ void check_lists(const std::vector<std::vector<int>>& lists) {
   }
 }
 
-// Returns a number for the new groups that is unique in this one. Every rank
-// sees the lists of all, so that either all continue or none.
+// Returns a number for the new groups that is unique in this group. Every rank
+// sees the lists of all ranks, so that either all continue or none.
 int64_t agree_on_subgroups(
     const ProcessGroup& group,
     const std::vector<int>& ranks) {
@@ -145,7 +145,8 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_backend_group(
   auto backend_group =
       c10::make_intrusive<c10d::ProcessGroup>(store, rank, size);
   std::map<c10d::Backend*, c10::intrusive_ptr<c10d::Backend>> made;
-  // In the same order on all ranks: creating a backend waits for the others.
+  // Use the same order on all ranks, because creating a backend waits for the
+  // others.
   std::map<c10::DeviceType, c10::intrusive_ptr<c10d::Backend>> parents;
   for (const auto& device : whole.getDeviceTypes()) {
     parents[device.type()] = whole.getBackend(device.type());
@@ -173,9 +174,9 @@ c10::intrusive_ptr<c10d::Work> start_barrier(c10d::ProcessGroup& group) {
   return speaks_cpu ? group.getBackend(c10::kCPU)->barrier() : group.barrier();
 }
 
-// c10d's flight recorder lists a group at its first collective without a lock.
-// As ranks may be threads, they start their first collectives one after the
-// other, and none continues before all have. This also keeps rank 0's store
+// c10d's flight recorder adds a group at its first collective, without a lock.
+// Ranks may be threads, so they start their first collectives one after the
+// other. No rank continues before all have done so, which keeps rank 0's store
 // alive until all are connected.
 void enlist(c10d::ProcessGroup& whole, c10d::ProcessGroup* backend_group) {
   static std::mutex mutex;

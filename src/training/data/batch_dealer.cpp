@@ -35,7 +35,7 @@ BatchDealer::Turn BatchDealer::deal(const std::vector<int64_t>& sizes) {
   turn.num_samples = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
   turn.is_kept = num_kept_ == 0 && !rounds_.drop_last;
   if (turn.is_kept) {
-    // A round lacks fewer samples than there are ranks.
+    // A round lacks fewer samples than there are ranks, so a few are enough.
     num_kept_ = std::min(turn.num_samples, world_size);
   }
   turn.is_even = static_cast<int64_t>(sizes.size()) == world_size &&

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which samples are in which batch of which rank: only indices, no data.
+// Which samples are in which batch of which rank. Computes only indices and
+// reads no data.
 //
-// The original distributes batches in a loop that keeps what it may have to
-// repeat. All its cases are equivalent to rounds of units, of which every rank
-// gets `per_rank` consecutive ones. So any batch is found directly, which
-// resuming and reading for other ranks require.
+// Hugging Face Accelerate distributes batches in a loop that keeps the samples
+// that it may have to repeat. All its cases are equivalent to rounds of units,
+// of which every rank gets `per_rank` consecutive ones. So the indices of any
+// batch can be computed directly. Resuming and reading for other ranks require
+// this.
 #include <algorithm>
 
 #include "accelerate/data/samplers.h"
@@ -86,8 +88,8 @@ int64_t Rounds::num_batches(int64_t num_units) const {
   if (drop_last) {
     return left / round_size();
   }
-  // In an uneven last round, this rank gets only what the ranks before it
-  // leave.
+  // In an uneven last round, this rank gets only the units that the ranks
+  // before it leave.
   const int64_t of_ranks_before = even ? 0 : shard.rank * per_rank;
   return std::max<int64_t>(0, divide_up(left - of_ranks_before, round_size()));
 }
@@ -102,7 +104,7 @@ int64_t Rounds::last(int64_t index, int64_t num_units) const {
 }
 
 int64_t Rounds::unit(int64_t position, int64_t num_units) const {
-  // The original only fills up from the batches of its first round, and starts
+  // The original fills up only from the batches of its first round, and starts
   // again from the beginning if the epoch is shorter.
   return position < num_units
              ? position
@@ -153,7 +155,7 @@ BatchShard::BatchShard(
   }
 }
 
-// Rank 0 dispatches for all ranks, so the order is not copied for each.
+// The order is shared, not copied, because rank 0 dispatches for all ranks.
 BatchShard BatchShard::for_rank(int rank) const {
   BatchShard other = *this;
   other.rounds_.shard.rank = rank;
@@ -236,7 +238,7 @@ bool IterableShard::is_repeated(int64_t position) const {
 BatchShard::Batch IterableShard::last_batch(int64_t num_elements) const {
   BatchShard::Batch batch;
   const int64_t left = num_elements - rounds_.num_done;
-  // Complete rounds were returned when they ended.
+  // Complete rounds were returned as soon as they ended.
   if (left <= 0 || left % round_size() == 0 || rounds_.drop_last) {
     return batch;
   }
@@ -251,7 +253,7 @@ BatchShard::Batch IterableShard::last_batch(int64_t num_elements) const {
 }
 
 int64_t IterableShard::size(int64_t num_elements) const {
-  // A stream may have become shorter than the part already used.
+  // A stream may have become shorter than its part that was already used.
   return rounds_.num_batches(std::max(num_elements, rounds_.num_done));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the batches of one epoch are made: makers create rounds, on workers or in
-// the loop's thread; streams turn rounds into the batches of this rank.
+// How the batches of one epoch are made. Makers create rounds, on workers or in
+// the loop's thread. Streams turn rounds into the batches of this rank.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,18 +21,18 @@ namespace accelerate::detail {
 /// One epoch of one loader.
 struct EpochPlan {
   std::shared_ptr<const BatchSource> source;
-  /// As they apply to this rank.
+  /// The options of the loader as they apply to this rank.
   DataLoaderOptions options;
   LoaderContext context;
   uint64_t seed = 0;
   int64_t epoch = 0;
-  /// What was already returned: samples of all ranks; batches of all ranks if a
-  /// `batch_sampler` varies them; batches of this rank for sources that shard
-  /// themselves.
+  /// What loops have already returned. This counts samples of all ranks, or
+  /// batches of all ranks if a `batch_sampler` varies their size, or batches of
+  /// this rank for sources that shard themselves.
   int64_t num_done = 0;
 
   BatchOptions batch_options() const;
-  /// Samples per batch of one rank.
+  /// The number of samples per batch of one rank.
   int64_t per_rank() const;
   bool is_stream() const { return source->size() == BatchSource::kUnknown; }
   bool shards_itself() const {
@@ -44,7 +44,8 @@ struct EpochPlan {
   }
 };
 
-/// A batch in progress. With neither `batch` nor `message`, the rank gets none.
+/// A batch in progress. With neither `batch` nor `message`, the rank gets no
+/// batch.
 struct Item {
   Any batch;
   /// The batch as bytes instead, if it is sent to another rank.
@@ -54,7 +55,7 @@ struct Item {
   bool is_there() const { return batch || message.defined(); }
 };
 
-/// One item per rank that a maker reads for. Empty at the end.
+/// One item for each rank that a maker reads for. Empty at the end.
 using Round = std::vector<Item>;
 
 class RoundMaker {
@@ -62,27 +63,27 @@ class RoundMaker {
   static constexpr int64_t kUnknown = -1;
   virtual ~RoundMaker() = default;
   virtual int64_t num_rounds() const = 0;
-  /// If the number of rounds is known, called by several threads at once.
-  /// Otherwise by one, in order, and again after the end.
+  /// If the number of rounds is known, several threads may call this at once.
+  /// Otherwise one thread calls it, in order, and again after the end.
   virtual Round make(int64_t index) = 0;
 };
 
-/// Rounds of a map data set for `ranks`.
+/// Makes rounds of a map data set for `ranks`.
 std::shared_ptr<RoundMaker> make_map_rounds(
     const EpochPlan& plan,
     const std::vector<int>& ranks);
-/// Rounds of a whole iterable source for `ranks`.
+/// Makes rounds of a whole iterable source for `ranks`.
 std::shared_ptr<RoundMaker> make_stream_rounds(
     const EpochPlan& plan,
     const std::vector<int>& ranks);
-/// Rounds of part `index` of `count`, all for this rank.
+/// Makes rounds of part `index` of `count` of a source, all for this rank.
 std::shared_ptr<RoundMaker>
 make_slice_rounds(const EpochPlan& plan, int64_t index, int64_t count);
 
-/// Worker threads that wait for the next epoch. Several loops may take some.
+/// Worker threads that wait for the next epoch. Several loops may take workers.
 class WorkerShelf : public std::enable_shared_from_this<WorkerShelf> {
  public:
-  /// Returned automatically while the shelf exists.
+  /// The workers return to the shelf by themselves, as long as it exists.
   std::shared_ptr<OrderedWorkers> take(int num_threads);
 
  private:
@@ -90,10 +91,11 @@ class WorkerShelf : public std::enable_shared_from_this<WorkerShelf> {
   std::vector<std::unique_ptr<OrderedWorkers>> idle_;
 };
 
-/// Rounds in order, made ahead if there are workers.
+/// Returns rounds in order. Makes them ahead of time if there are workers.
 class RoundQueue {
  public:
-  /// Called for each item by the thread that made it; `slot` counts the ranks.
+  /// Called for each item by the thread that made it. `slot` is the index of
+  /// the item in its round.
   using Finish = std::function<void(Item& item, size_t slot)>;
 
   /// `workers` may be null.
@@ -122,7 +124,7 @@ class RoundQueue {
 class BatchStream {
  public:
   virtual ~BatchStream() = default;
-  /// Empty at the end. Rethrows what reading threw.
+  /// Empty at the end. Rethrows exceptions from reading.
   virtual std::optional<Item> next() = 0;
 };
 
@@ -139,11 +141,11 @@ Peeked peek(BatchStream& stream);
 /// The text of an exception for other ranks.
 std::string message_of(const std::exception_ptr& error);
 
-/// This rank reads for itself.
+/// Makes a stream for a rank that reads for itself.
 std::unique_ptr<BatchStream> make_local_stream(
     const EpochPlan& plan,
     WorkerShelf& shelf);
-/// Rank 0 reads for all (`dispatch.cpp`).
+/// Makes a stream for a run in which rank 0 reads for all (`dispatch.cpp`).
 std::unique_ptr<BatchStream> make_dispatch_stream(
     const EpochPlan& plan,
     WorkerShelf& shelf);
@@ -153,7 +155,7 @@ std::unique_ptr<BatchStream> make_placing_stream(
     const EpochPlan& plan,
     std::unique_ptr<BatchStream> stream);
 
-/// A queue over `maker` with the plan's workers.
+/// Makes a queue over `maker` with the plan's workers.
 std::unique_ptr<RoundQueue> make_queue(
     const EpochPlan& plan,
     WorkerShelf& shelf,

@@ -55,7 +55,8 @@ void check_kind(
   }
 }
 
-// Checks dimensions from `first_dim` on; the first may differ if it is padded.
+// Checks dimensions, starting at `first_dim`, because the first one may differ
+// if it is padded.
 void check_shapes(
     const std::vector<at::Tensor>& values,
     int64_t first_dim,

@@ -8,7 +8,7 @@
 namespace accelerate {
 namespace {
 
-// Reads records in order.
+// Reads the records of a file in order.
 class CsvReader {
  public:
   CsvReader(
@@ -31,7 +31,7 @@ class CsvReader {
   size_t offset() const { return at_; }
   size_t line() const { return line_; }
 
-  /// The fields of the record that starts here.
+  /// The fields of the record that starts at the current position.
   const std::vector<std::string>& read_record() {
     first_line_ = line_;
     size_t count = 0;

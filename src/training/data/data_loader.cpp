@@ -26,7 +26,7 @@ void require(bool is_met, const std::string& message) {
   }
 }
 
-/// Multiplied by any number of ranks and workers, it still fits into int64.
+/// Multiplied by any number of ranks and workers, this still fits into int64.
 constexpr int64_t kMostBatchSize = int64_t{1} << 40;
 
 void check(const DataLoaderOptions& options, bool is_stream) {
@@ -61,12 +61,12 @@ void check(const DataLoaderOptions& options, bool is_stream) {
 
 } // namespace
 
-/// Shared by the copies of a loader.
+/// The state that copies of a loader share.
 struct AnyDataLoader::State final : Stateful {
-  /// For checkpoints: the position of a running loop, after the last batch that
-  /// was trained on.
+  /// The state for checkpoints: the position of a running loop, after the last
+  /// batch that was trained on.
   StateDict state_dict() const override;
-  /// After the last batch that was returned.
+  /// The position after the last batch that was returned.
   StateDict handed_out() const;
   StateDict state_at(int64_t epoch, int64_t num_done) const;
   void check_state_dict(const StateDict& state) const override;
@@ -76,7 +76,7 @@ struct AnyDataLoader::State final : Stateful {
   DataLoaderOptions options;
   detail::LoaderContext context;
   uint64_t seed = 0;
-  /// Rank 0's if rank 0 reads.
+  /// The size of the data set; that of rank 0's if rank 0 reads.
   int64_t num_samples = 0;
   bool is_prepared = false;
   std::shared_ptr<detail::WorkerShelf> shelf =
@@ -89,10 +89,10 @@ struct AnyDataLoader::State final : Stateful {
   const void* running = nullptr;
   int64_t epoch = 0;
   int64_t num_done = 0;
-  /// False once the loop was left early.
+  /// False after the loop was left early.
   bool is_open = false;
-  /// The current batch, if there is one: `num_done` before it, and the number
-  /// of backwards when it was returned.
+  /// The current batch, if there is one: `num_done` before this batch, and the
+  /// number of backwards when it was returned.
   struct Hand {
     int64_t num_done_before = 0;
     int64_t total_backwards = 0;
@@ -111,7 +111,8 @@ struct AnyDataLoader::State final : Stateful {
   bool is_stream() const {
     return source->size() == detail::BatchSource::kUnknown;
   }
-  /// Units (see `EpochPlan::num_done`) of an epoch; empty if unknown.
+  /// The number of units (see `EpochPlan::num_done`) in an epoch; empty if
+  /// unknown.
   std::optional<int64_t> num_units(int64_t epoch) const {
     if (is_stream()) {
       return std::nullopt;
@@ -139,7 +140,7 @@ struct AnyDataLoader::State final : Stateful {
 
 namespace {
 
-/// `num_done` after `num_rounds` more.
+/// `num_done` after `num_rounds` further rounds.
 int64_t
 advanced(int64_t num_done, int64_t by, const std::optional<int64_t>& most) {
   return most ? std::min(num_done + by, *most) : num_done + by;
@@ -179,14 +180,15 @@ class Cursor final : public BatchCursor {
 
   void set_listener(Listener listener) { listener_ = std::move(listener); }
   void advance() override {
-    // Before the next one is made, so that one batch less is in memory.
+    // Release the batch before the next one is made, so that memory holds one
+    // batch less.
     batch_.reset();
     std::optional<Item> item;
     try {
       const PhaseScope scope(StepPhase::kData);
       item = stream_->next();
     } catch (...) {
-      // The loop may continue after it, so the batch counts as done.
+      // The loop may continue after the error, so the batch counts as done.
       listener_(Event::kFailed);
       throw;
     }
@@ -296,14 +298,14 @@ std::unique_ptr<detail::BatchCursor> AnyDataLoader::open() {
   try {
     num_units = state.num_units(epoch);
   } catch (...) {
-    // If rank 0 reads, it gets the same error again and tells the other ranks,
-    // who wait for it.
+    // If rank 0 reads, it gets the same error again and sends it to the other
+    // ranks, which wait for it.
     if (!state.plan(epoch, 0).is_dispatched()) {
       throw;
     }
   }
   const int64_t per_round = state.units_per_round();
-  // A state taken after a skipped start already counts the skipped batches.
+  // A state taken after a skipped start already includes the skipped batches.
   const int64_t first = advanced(
       0, std::max(state.next_num_done, num_skipped_ * per_round), num_units);
   const auto plan = state.plan(epoch, first);
@@ -312,7 +314,8 @@ std::unique_ptr<detail::BatchCursor> AnyDataLoader::open() {
       detail::make_stream(plan, *state.shelf),
       state.context.step_state ? state.context.step_state->open_feed(full_size)
                                : nullptr);
-  // Only now: if opening fails, the next loop tries the same epoch again.
+  // Set only now, so that the next loop tries the same epoch again if opening
+  // fails.
   state.next_epoch = epoch + 1;
   state.next_num_done = 0;
   state.running = cursor.get();
@@ -320,8 +323,8 @@ std::unique_ptr<detail::BatchCursor> AnyDataLoader::open() {
   state.num_done = first;
   state.is_open = true;
   state.in_hand.reset();
-  // Weak: threads on the shelf live as long as the loader, not as its last
-  // loop.
+  // A weak pointer, because threads on the shelf live as long as the loader,
+  // not as its last loop.
   using Event = detail::Cursor::Event;
   cursor->set_listener([weak = std::weak_ptr<State>(state_),
                         self = cursor.get(),

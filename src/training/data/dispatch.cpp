@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rank 0 reads for all ranks and sends each its own batch.
+// Rank 0 reads for all ranks and sends each rank its batch.
 #include <deque>
 #include <numeric>
 
@@ -10,14 +10,14 @@
 namespace accelerate::detail {
 namespace {
 
-/// Enough to hide the transfer of a batch behind an earlier step.
+/// Hides the transfer of a batch behind an earlier step.
 constexpr int64_t kAhead = 2;
 
 class RootStream final : public BatchStream {
  public:
   using MakeQueue = std::function<std::unique_ptr<RoundQueue>()>;
 
-  /// `make_queue` is called late, because its exceptions must reach all ranks.
+  /// Calls `make_queue` late, because its exceptions must reach all ranks.
   RootStream(const EpochPlan& plan, const MakeQueue& make_queue)
       : sender_(plan.context.group, kAhead) {
     read([&] {

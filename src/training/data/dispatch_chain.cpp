@@ -14,12 +14,12 @@ namespace {
 
 constexpr int64_t kHeadBytes = sizeof(DispatchHead);
 static_assert(kHeadBytes % 16 == 0, "tensors behind it stay aligned");
-/// Rounds whose messages need not have arrived. Limits memory, and how far rank
-/// 0 runs ahead.
+/// The number of rounds whose messages may still be in transfer. Limits memory,
+/// and how far rank 0 runs ahead.
 constexpr size_t kMaxUnderWay = 3;
 
-/// How many messages ahead each message describes. At least one, otherwise the
-/// last batch could not be recognised.
+/// How many positions ahead each message describes. At least one, because
+/// otherwise a rank could not recognise the last batch.
 size_t num_announced(size_t num_ahead) {
   return std::max<size_t>(1, num_ahead);
 }
@@ -187,8 +187,8 @@ void DispatchSender::send_turn(size_t index) {
   under_way_.push_back(std::move(transfers));
 }
 
-// No further than the others receive when their loops are at the first round:
-// if the loop is left there, no message remains without a receiver.
+// Sends no further than the others receive while their loops are at the first
+// round. If a loop is left there, every message still has a receiver.
 void DispatchSender::send_due() {
   if (!is_begun_ && is_known(num_announced(num_ahead_) - 1)) {
     is_begun_ = true;

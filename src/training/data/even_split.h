@@ -10,9 +10,9 @@
 
 namespace accelerate {
 
-/// The indices of this rank's part of `size` elements; if the size is not
+/// The indices of this rank's share of `size` elements. If the size is not
 /// divisible, the first ranks get one more. With `apply_padding`, the last
-/// element is repeated so that all parts have the same size.
+/// element is repeated so that all shares have the same size.
 ACCELERATE_INTERNAL std::vector<int64_t>
 even_split(int64_t size, ShardOptions shard, bool apply_padding);
 

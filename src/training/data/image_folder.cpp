@@ -47,8 +47,8 @@ std::vector<std::filesystem::directory_entry> sorted_entries(
   return found;
 }
 
-/// Adds the images below `folder`, following links. `above` lists the folders
-/// that contain it; a link to one of them is a cycle.
+/// Adds the images below `folder`, following links. `above` lists the parent
+/// folders; a link to one of them is a cycle.
 void add_pictures(
     const std::filesystem::path& folder,
     std::vector<std::filesystem::path>& above,

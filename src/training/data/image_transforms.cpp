@@ -144,7 +144,7 @@ ImageTransform random_resized_crop(int64_t size, double min_scale) {
       const int64_t left = draw_below(image.size(2) - cut_width + 1, generator);
       return resized(cut(image, top, left, cut_height, cut_width), size, size);
     }
-    // No such part fits: use the centre.
+    // No such crop fits, so use the centre.
     const int64_t side = std::min(image.size(1), image.size(2));
     return resized(
         cut(image,

@@ -4,7 +4,7 @@
 #include <csetjmp>
 #include <cstdio>
 
-// After <cstdio>: it needs FILE.
+// Included after <cstdio>, because it needs FILE.
 #include <jpeglib.h>
 
 #include <jerror.h>
@@ -78,8 +78,9 @@ struct JpegReader {
   }
 };
 
-// Files contain the light that cyan, magenta and yellow leave, and each is
-// scaled by what black leaves: Adobe's convention, which others follow.
+// Converts CMYK to light. Files contain the light that cyan, magenta and yellow
+// leave, each scaled by the light that black leaves. This is Adobe's
+// convention, which others follow.
 at::Tensor light_of_ink(const at::Tensor& ink) {
   const auto left = ink.to(at::kFloat);
   return (left.narrow(2, 0, 3) * left.narrow(2, 3, 1))

@@ -11,8 +11,8 @@ namespace {
 
 using nlohmann::json;
 
-// Builds a row from the events of one line. Nested values are serialised on the
-// fly without a tree, so that deep nesting does not overflow the stack.
+// Builds a row from the parser events of one line. Nested values are serialised
+// directly, without a tree, so that deep nesting does not overflow the stack.
 class RowEvents final : public nlohmann::json_sax<json> {
  public:
   bool null() override {
@@ -99,7 +99,7 @@ class RowEvents final : public nlohmann::json_sax<json> {
     }
     return true;
   }
-  // A comma, unless an opening bracket or a key precedes.
+  // Appends a comma, unless an opening bracket or a key precedes.
   void separate() {
     if (!is_after_key_ && !nested_.empty() && nested_.back() != '[' &&
         nested_.back() != '{') {
@@ -120,7 +120,7 @@ std::string_view line_at(const MappedText& file, size_t offset) {
   return text.substr(0, text.find('\n'));
 }
 
-// The library's message without its own name and position "line 1".
+// The library's message without the library's name and the position "line 1".
 std::string shorter(const std::string& problem) {
   const size_t colon = problem.find(": ");
   return colon == std::string::npos ? problem : problem.substr(colon + 2);

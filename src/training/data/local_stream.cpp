@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For ranks that read for themselves.
+// Streams of ranks that read for themselves.
 #include <ATen/ATen.h>
 
 #include "core/base/str.h"
@@ -36,7 +36,7 @@ std::string message_of(const std::exception_ptr& error) {
 
 namespace {
 
-/// Takes from several queues in turn; queues that ended are skipped.
+/// Takes batches from several queues in turn, and skips queues that have ended.
 class TurnStream final : public BatchStream {
  public:
   explicit TurnStream(std::vector<std::unique_ptr<RoundQueue>> queues)
@@ -83,14 +83,14 @@ class LastMarkingStream final : public BatchStream {
   std::optional<Peeked> ahead_;
 };
 
-/// Ranks whose parts may differ in length end together: before a batch is
-/// returned, all ranks exchange whether they have another.
+/// Makes ranks with different numbers of batches end together: before a batch
+/// is returned, ranks exchange whether each of them has another one.
 class AgreedStream final : public BatchStream {
  public:
   using MakeStream = std::function<std::unique_ptr<BatchStream>()>;
 
-  /// Exceptions of `make_inner`, and of skipping batches, are reported at the
-  /// first batch, because the other ranks wait for this one.
+  /// Exceptions of `make_inner` and of skipping batches are thrown with the
+  /// first batch, because the other ranks wait for this rank there.
   AgreedStream(const EpochPlan& plan, const MakeStream& make_inner)
       : plan_(plan) {
     try {
@@ -122,7 +122,7 @@ class AgreedStream final : public BatchStream {
  private:
   enum Status : int64_t { kNone, kBatch, kFailed };
 
-  /// Filling up still uses the first batch.
+  /// Skips batches. Filling up still uses the first batch.
   void skip(int64_t num_batches) {
     for (int64_t i = 0; i < num_batches; ++i) {
       const auto item = inner_->next();

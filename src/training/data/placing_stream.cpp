@@ -41,7 +41,7 @@ class PlainStream final : public BatchStream {
   c10::Device device_;
 };
 
-/// While the loop computes with one batch, the next one is copied.
+/// Copies the next batch while the loop computes with the current one.
 class AheadStream final : public BatchStream {
  public:
   AheadStream(
@@ -56,7 +56,7 @@ class AheadStream final : public BatchStream {
     }
     const auto mark = mark_;
     if (ahead_->error) {
-      // The loop may continue after it.
+      // The loop may continue after the error.
       const auto error = ahead_->error;
       ahead_.reset();
       std::rethrow_exception(error);
@@ -85,7 +85,7 @@ class AheadStream final : public BatchStream {
       });
       mark_ = side_.mark();
     } catch (...) {
-      // Thrown when the batch would have been returned.
+      // The error is thrown when the batch would have been returned.
       ahead_->item.reset();
       ahead_->error = std::current_exception();
     }

@@ -14,8 +14,8 @@
 namespace accelerate {
 namespace {
 
-/// Raw pixels, as in other image libraries: libpng's simplified reader would
-/// treat 16 bits as linear light, apply the file's gamma, and blend
+/// Reads raw pixels, like other image libraries. libpng's simplified reader
+/// would treat 16 bits as linear light, apply the file's gamma, and blend
 /// transparency. libpng reports errors with longjmp, which must not skip
 /// destructors.
 struct PngReader {
@@ -125,7 +125,7 @@ std::string encode_png(const at::Tensor& pixels) {
     }
   };
   png_alloc_size_t size = 0;
-  write(nullptr, size); // only measures
+  write(nullptr, size); // only measures the size
   std::string bytes(size, '\0');
   write(bytes.data(), size);
   bytes.resize(size);

@@ -20,7 +20,7 @@ std::vector<std::vector<int64_t>> split_randomly(
           "[random_split] A fraction is ", fraction, ", expected 0 to 1"));
     }
   }
-  // Tenths do not add up to exactly 1.
+  // Fractions such as 0.1 do not add up to exactly 1.
   if (!(std::abs(sum - 1) < 1e-6)) {
     throw UsageError(str_cat(
         "[random_split] The fractions add up to ", sum, ", expected 1"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rounds made ahead by worker threads.
+// Worker threads make rounds ahead of time.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -8,16 +8,16 @@
 #include "training/data/batch_stream.h"
 #include "training/device/side_stream.h"
 
-// OpenMP's number of threads is set per calling thread, whereas torch's
-// `set_num_threads` also affects later threads and MKL. Weak, because a torch
-// built without OpenMP has no such function.
+// Sets the number of OpenMP threads of the calling thread. torch's
+// `set_num_threads` would also affect later threads and MKL. Weak, because a
+// torch built without OpenMP has no such function.
 extern "C" __attribute__((weak)) void omp_set_num_threads(int num_threads);
 
 namespace accelerate::detail {
 namespace {
 
-// Workers already provide parallelism; if each started threads for its
-// operators, they would compete for cores.
+// Workers already run in parallel. If each of them started threads for its
+// operators, these would compete for cores.
 void keep_operators_in_this_thread() {
   at::get_num_threads();
   if (omp_set_num_threads != nullptr) {
@@ -83,7 +83,8 @@ Round RoundQueue::next() {
   if (knows_last() && index_ >= maker_->num_rounds()) {
     return {};
   }
-  // A round that throws also counts, because the loop may continue after it.
+  // A round that throws is also counted, because the loop may continue after
+  // it.
   const int64_t index = index_++;
   if (workers_) {
     return std::move(*std::static_pointer_cast<Round>(workers_->next()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makers of rounds: choose, read and collate samples.
+// Makes rounds: chooses, reads and collates samples.
 #include <algorithm>
 
 #include "training/data/batch_stream.h"
@@ -131,7 +131,8 @@ class StreamRounds final : public RoundMaker {
     try {
       element = stream_->next();
     } catch (...) {
-      // Later elements of the source would be at the wrong position.
+      // End the source, because its later elements would be at the wrong
+      // position.
       is_over_ = true;
       throw;
     }
@@ -187,9 +188,9 @@ class StreamRounds final : public RoundMaker {
   int64_t num_done_;
   int64_t position_ = 0;
   bool is_over_ = false;
-  /// Elements of the current round; null if no rank needs them.
+  /// The elements of the current round; null if no rank needs them.
   std::vector<Any> elements_;
-  /// Elements at the start, which fill up the end.
+  /// The elements at the start of the epoch, which fill up its end.
   std::vector<Any> kept_;
 };
 

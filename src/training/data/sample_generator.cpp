@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random generators of samples that depend only on seed, epoch and index.
+// Random generators of samples. They depend only on seed, epoch and index.
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <utility>
@@ -13,8 +13,8 @@ namespace {
 
 thread_local detail::ReadingScope* current_reading = nullptr;
 
-// SplitMix64's finalizer: decorrelates consecutive numbers, as seeds of mt19937
-// require.
+// SplitMix64's finalizer. It decorrelates consecutive numbers, which is
+// required for seeds of mt19937.
 uint64_t scattered(uint64_t number) {
   number += 0x9E3779B97F4A7C15ULL;
   number = (number ^ (number >> 30)) * 0xBF58476D1CE4E5B9ULL;

@@ -15,8 +15,8 @@
 namespace accelerate {
 namespace {
 
-// A separate generator: torch's default one neither determines the order nor
-// advances. The sum is the original's.
+// A separate generator, so that torch's default one neither determines the
+// order nor advances. The sum is the same as in Hugging Face Accelerate.
 at::Generator generator_of(uint64_t seed, int64_t epoch) {
   return at::detail::createCPUGenerator(seed + static_cast<uint64_t>(epoch));
 }
@@ -98,7 +98,8 @@ WeightedRandomSampler::WeightedRandomSampler(
 
 std::vector<int64_t> WeightedRandomSampler::order(uint64_t seed, int64_t epoch)
     const {
-  // As doubles, like torch's sampler: other types would draw other numbers.
+  // Use doubles like torch's sampler, because other types would draw other
+  // numbers.
   const auto weights = at::from_blob(
       const_cast<double*>(weights_.data()),
       {static_cast<int64_t>(weights_.size())},
@@ -133,13 +134,14 @@ std::vector<int64_t> LengthGroupedSampler::order(uint64_t seed, int64_t epoch)
   int64_t longest = 0;
   for (int64_t first = 0; first < size(); first += mega_batch_size_) {
     const int64_t last = std::min(first + mega_batch_size_, size());
-    // Stable like Python's `sorted`: equal lengths keep their shuffled order.
+    // Stable like Python's `sorted`, so equal lengths keep their shuffled
+    // order.
     std::stable_sort(
         order.begin() + first, order.begin() + last, [&](auto a, auto b) {
           return length(a) > length(b);
         });
-    // The longest of all is the first of some mega-batch; of several the first
-    // counts.
+    // The longest element of all is the first of some mega-batch. If there are
+    // several, the first one is used.
     if (length(order[static_cast<size_t>(first)]) >
         length(order[static_cast<size_t>(longest)])) {
       longest = first;

@@ -10,12 +10,12 @@
 
 namespace accelerate {
 
-/// One file as text. Errors name it.
+/// One mapped text file. Error messages name it.
 class MappedText {
  public:
   MappedText(const std::filesystem::path& path, const char* where);
 
-  /// Without a byte-order mark.
+  /// The text without its byte-order mark.
   std::string_view text() const { return text_; }
   /// Throws `DataError`: `[where] path:line: what`.
   [[noreturn]] void fail(size_t line, const std::string& what) const;
@@ -27,7 +27,7 @@ class MappedText {
   std::string_view text_;
 };
 
-/// Rows as positions in files; each format parses what is there.
+/// The positions of rows in files. Each format parses the bytes at a position.
 class TextDataset::Impl {
  public:
   virtual ~Impl() = default;

@@ -15,7 +15,7 @@
 namespace accelerate {
 namespace {
 
-// Ids are used directly in mapped memory.
+// Ids are used directly in mapped memory, so they must be little-endian.
 static_assert(std::endian::native == std::endian::little);
 
 int64_t bytes_of(TokenWidth width) {
@@ -55,7 +55,7 @@ struct TokenFileDataset::Impl {
     int64_t num_tokens = 0;
   };
 
-  // Treats all files as one text; the caller checks the range.
+  // Treats all files as one text. The caller checks the range.
   void copy_tokens(int64_t first, int64_t count, int64_t* to) const {
     auto shard = std::upper_bound(
                      shards.begin(),

@@ -12,7 +12,8 @@
 namespace accelerate {
 namespace {
 
-/// Rows in order of preference. A list, because callers keep pointers to rows.
+/// Rows in order of preference. It is a list, because callers keep pointers to
+/// rows.
 struct Table {
   std::mutex mutex;
   std::list<AcceleratorKind> rows = {
@@ -35,7 +36,7 @@ std::string AcceleratorKind::name() const {
 }
 
 int AcceleratorKind::count() const {
-  // Kinds that torch was built without have no guard.
+  // Kinds of devices that torch was built without have no guard.
   return c10::impl::hasDeviceGuardImpl(type)
              ? c10::impl::VirtualGuardImpl(type).deviceCount()
              : 0;

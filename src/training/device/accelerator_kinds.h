@@ -14,8 +14,8 @@ namespace accelerate {
 /// All rows in order of preference.
 ACCELERATE_INTERNAL std::vector<const AcceleratorKind*> accelerator_kinds();
 
-/// The first kind in the table of which this process has devices; null if there
-/// is none. Thread-safe.
+/// The first kind in the table for which this process has devices; null if
+/// there is no such kind. Thread-safe.
 ACCELERATE_INTERNAL const AcceleratorKind* accelerator_in_use();
 
 /// The row of a device's kind; null for the CPU and for kinds without a row.

@@ -18,7 +18,7 @@
 namespace accelerate {
 namespace {
 
-/// An allocator pool, which is freed with its last graph.
+/// An allocator pool, freed together with its last graph.
 struct Pool {
   const at::cuda::MempoolId_t id = at::cuda::graph_pool_handle();
 };
@@ -42,7 +42,7 @@ class CudaGraph final : public DeviceGraph {
  public:
   CudaGraph(std::shared_ptr<const Pool> pool, c10::Device device)
       : pool_(std::move(pool)),
-        // Recording needs a stream that is not the default one: the one on
+        // Recording needs a stream other than the default one. Use the one on
         // which engines expect gradients.
         stream_(stream_for(StreamRole::kRecording, device)) {}
 
@@ -50,12 +50,13 @@ class CudaGraph final : public DeviceGraph {
     const c10::cuda::CUDAGuard device(stream_.device());
     // Earlier work must be complete before the recording allocates.
     c10::cuda::device_synchronize();
-    // The recording has its own memory. Release cached memory of earlier steps
-    // first, or a step that needs half of the device could not be recorded.
+    // The recording has its own memory. First release the cached memory of
+    // earlier steps, otherwise a step that needs half of the device could not
+    // be recorded.
     c10::cuda::CUDACachingAllocator::emptyCache();
     const c10::cuda::CUDAStreamGuard stream(stream_);
     try {
-      // Other threads, such as those of loaders, may continue with CUDA calls.
+      // Other threads, e.g. of loaders, may continue to call CUDA.
       graph_.capture_begin(pool_->id, cudaStreamCaptureModeThreadLocal);
       work();
     } catch (...) {
@@ -78,7 +79,7 @@ class CudaGraph final : public DeviceGraph {
     try {
       graph_.capture_end();
     } catch (const std::exception&) {
-      // The current exception is more informative.
+      // Ignore this error, because the current exception is more informative.
       recover();
     }
   }
@@ -102,7 +103,8 @@ class CudaGraph final : public DeviceGraph {
       try {
         give_back(stream_.device_index(), pool_->id);
       } catch (const c10::Error&) {
-        // The recording has already released it, or had not got that far.
+        // The recording has already released the pool, or has not begun to use
+        // it.
       }
     }
   }
@@ -112,7 +114,7 @@ class CudaGraph final : public DeviceGraph {
   at::cuda::CUDAGraph graph_;
 };
 
-// Torch warns about every wait in this mode.
+// Detects waits. Torch warns about every wait in this mode.
 class CudaWaits final : public WaitObserver, c10::WarningHandler {
  public:
   CudaWaits()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loads libaccelerate_cuda from this library's folder if the process has
-// torch's CUDA library, so that one training library works with and without
+// If the process has loaded torch's CUDA library, loads libaccelerate_cuda from
+// the folder of this library. So one training library works with and without
 // CUDA.
 #include <dlfcn.h>
 
@@ -11,7 +11,7 @@
 namespace accelerate {
 namespace {
 
-/// Null if this process has not loaded it.
+/// The handle of a library; null if this process has not loaded it.
 void* loaded_library(const char* name) {
   return dlopen(name, RTLD_NOW | RTLD_NOLOAD);
 }
@@ -22,7 +22,7 @@ std::filesystem::path own_folder() {
   return std::filesystem::path(info.dli_fname).parent_path();
 }
 
-/// False if there is nothing to load, or if loading fails; the latter is
+/// Returns false if there is nothing to load, or if loading fails. A failure is
 /// printed, because the run would train without NCCL and our kernels.
 bool load_cuda_library() {
   if (loaded_library("libtorch_cuda.so") == nullptr) {
@@ -31,7 +31,7 @@ bool load_cuda_library() {
   const auto path = own_folder() / "libaccelerate_cuda.so";
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) {
-    return false; // the build said so
+    return false; // this build has no CUDA
   }
   if (dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) {
     std::cerr << "[accelerate] Cannot load the CUDA library of this "
@@ -42,8 +42,8 @@ bool load_cuda_library() {
   return true;
 }
 
-// When this library is loaded: torch looks up kernels without knowing that they
-// could be loaded.
+// Loaded together with this library, because torch looks up kernels without
+// knowing that they could be loaded later.
 [[maybe_unused]] const bool has_cuda_library = load_cuda_library();
 
 } // namespace

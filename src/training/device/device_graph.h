@@ -11,8 +11,8 @@
 
 namespace accelerate {
 
-/// Memory shared by the graphs of one owner: they never run concurrently, and
-/// nobody reads what one has left there after another has run.
+/// Memory shared by the graphs of one owner. These graphs never run
+/// concurrently, and the results of one are not read after another has run.
 class GraphMemory {
  public:
   virtual ~GraphMemory() = default;
@@ -21,8 +21,8 @@ class GraphMemory {
 class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
-  /// On the current stream. Random numbers continue from one replay to the
-  /// next.
+  /// Replays the graph on the current stream. Random numbers continue from one
+  /// replay to the next.
   virtual void replay() = 0;
 };
 
@@ -57,17 +57,17 @@ bool has_device_graphs(c10::Device device);
 std::shared_ptr<GraphMemory> make_graph_memory(c10::Device device);
 
 /// Runs `work` and records its device operations without executing them. Throws
-/// what `work` throws, and `SystemError` if the device cannot record it;
-/// generators and the allocator are then restored.
+/// the exceptions of `work`, and `SystemError` if the device cannot record it.
+/// Generators and the allocator are then restored.
 std::unique_ptr<DeviceGraph> record_graph(
     c10::Device device,
     const std::shared_ptr<GraphMemory>& memory,
     const std::function<void()>& work);
 
-/// Whether the calling thread's current stream is being recorded, by anyone.
+/// Whether any code is recording the calling thread's current stream.
 bool is_recording_graph(c10::Device device);
 
-/// The `WaitObserver` of a device; never detects anything if there is none.
+/// The `WaitObserver` of a device. Detects nothing if the device has none.
 class WaitWatch {
  public:
   explicit WaitWatch(c10::Device device);

@@ -12,7 +12,7 @@ namespace accelerate {
 struct HostCopies::State {
   std::vector<at::Tensor> kept;
   size_t num_used = 0;
-  /// Recorded after the copies, by device.
+  /// Events recorded after the copies, by device.
   std::map<c10::DeviceIndex, c10::Event> ends;
 };
 
@@ -21,7 +21,7 @@ HostCopies::~HostCopies() = default;
 
 void HostCopies::restart() {
   wait();
-  state_->kept.resize(state_->num_used); // not needed in the last round
+  state_->kept.resize(state_->num_used); // free what the last round did not use
   state_->num_used = 0;
 }
 

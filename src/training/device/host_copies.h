@@ -11,7 +11,7 @@
 
 namespace accelerate {
 
-/// Copies tensors to its own host memory, which is kept, so that the next round
+/// Copies tensors to host memory that it owns and keeps, so that the next round
 /// of the same tensors allocates nothing. Used by one thread at a time.
 class ACCELERATE_INTERNAL HostCopies {
  public:
@@ -22,9 +22,9 @@ class ACCELERATE_INTERNAL HostCopies {
 
   /// Starts a round: the copies of the previous one may be overwritten.
   void restart();
-  /// A contiguous copy. From an accelerator, it completes only with `wait`:
-  /// later work on its current stream runs after the copy, and the host does
-  /// not wait. Returns tensors that are not dense unchanged.
+  /// Returns a contiguous copy. A copy from an accelerator completes only with
+  /// `wait`: later work on the current stream runs after the copy, and the host
+  /// does not wait. A tensor that is not dense is returned unchanged.
   at::Tensor copy(const at::Tensor& tensor);
   /// Waits for the copies of this round.
   void wait();

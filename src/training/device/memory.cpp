@@ -35,14 +35,14 @@ bool is_out_of_memory(const std::exception& error) {
 
 void clear_device_cache() {
   for (const auto* kind : accelerator_kinds()) {
-    // Kinds that torch was built without have no allocator.
+    // Kinds of devices that torch was built without have no allocator.
     if (!c10::impl::hasDeviceGuardImpl(kind->type)) {
       continue;
     }
     auto* allocator =
         dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(kind->type));
-    // Not before devices are in use: this would initialise them only to empty
-    // their caches.
+    // Skip devices that are not in use. Otherwise they would be initialised
+    // only to empty their caches.
     if (allocator != nullptr && allocator->initialized()) {
       allocator->emptyCache();
     }

@@ -32,8 +32,8 @@ SideStream::SideStream(c10::Device device)
 SideStream::~SideStream() = default;
 
 at::Tensor SideStream::copy(const at::Tensor& tensor) {
-  // The memory is allocated under the guard, too: it belongs to this stream, so
-  // the copy need not wait for computation.
+  // Allocate the memory under the guard, too. It then belongs to this stream,
+  // and the copy need not wait for computation.
   const c10::StreamGuard guard(state_->stream);
   return to_device(tensor, state_->device);
 }
@@ -51,7 +51,7 @@ void SideStream::hand_over(
   mark.event.block(current);
   for (const auto& tensor : tensors) {
     if (tensor.defined() && tensor.device() == state_->device) {
-      // The memory is only released when `current` has finished using it.
+      // The memory is released only when `current` has finished using it.
       tensor.record_stream(current);
     }
   }

@@ -24,13 +24,13 @@ class ACCELERATE_INTERNAL SideStream {
   /// The state of the copies at one moment.
   class Mark;
 
-  /// The tensor on the device; itself if it is already there. The copy overlaps
-  /// with computation if the tensor is pinned.
+  /// The tensor on the device; the same tensor if it is already there. The copy
+  /// overlaps with computation if the tensor is pinned.
   at::Tensor copy(const at::Tensor& tensor);
-  /// Marks the copies so far.
+  /// Marks the copies made so far.
   std::shared_ptr<Mark> mark();
-  /// Makes later work on the calling thread's current stream wait for `mark`;
-  /// `tensors` created by `copy` may be used there.
+  /// Makes later work on the calling thread's current stream wait for `mark`.
+  /// That work may then use `tensors`, which `copy` has created.
   void hand_over(const Mark& mark, const std::vector<at::Tensor>& tensors);
 
  private:
@@ -38,8 +38,8 @@ class ACCELERATE_INTERNAL SideStream {
   std::unique_ptr<State> state_;
 };
 
-/// The tensor in pinned memory; itself if it is pinned, on an accelerator or
-/// undefined.
+/// The tensor in pinned memory; the same tensor if it is pinned, on an
+/// accelerator or undefined.
 at::Tensor pinned(const at::Tensor& tensor);
 
 } // namespace accelerate

@@ -15,28 +15,29 @@ namespace accelerate {
 
 enum class StreamRole { kCopies, kCollectives, kRecording };
 
-/// The process's stream for this role, always the same one: freed memory is
-/// cached per stream, so every new stream would waste its share.
+/// The process's stream for this role, always the same one. Freed memory is
+/// cached per stream, so every additional stream would waste cached memory.
 ACCELERATE_INTERNAL c10::Stream stream_for(StreamRole role, c10::Device device);
 
 /// The stream on which collectives overlap with computation. Memory that is
-/// shared between streams is allocated on one of them, which waits before the
-/// memory is released. `record_stream` is not used, because it releases memory
-/// whenever the host happens to check. No effect on the CPU, where calls are
-/// synchronous.
+/// shared between streams is allocated on one of them, and this stream waits
+/// before the memory is released. `record_stream` is not used, because it
+/// releases memory whenever the host happens to check. No effect on the CPU,
+/// where calls are synchronous.
 class ACCELERATE_INTERNAL CommStream {
  public:
   explicit CommStream(c10::Device device);
 
-  /// Makes it the calling thread's current stream during the guard's lifetime.
+  /// Makes this stream the calling thread's current stream during the guard's
+  /// lifetime.
   c10::OptionalStreamGuard enter() const;
   /// The calling thread's current stream; empty on the CPU.
   std::optional<c10::Stream> current() const;
-  /// Its later work waits for the work queued on `other` so far.
+  /// Later work of this stream waits for the work queued on `other` so far.
   void follow(const std::optional<c10::Stream>& other) const;
-  /// Later work of `other` waits for its work queued so far.
+  /// Later work of `other` waits for the work queued on this stream so far.
   void lead(const std::optional<c10::Stream>& other) const;
-  /// The host waits for its work queued so far; no other call makes it wait.
+  /// Makes the host wait for the work queued so far; no other function does.
   void synchronize() const;
 
  private:
@@ -44,9 +45,10 @@ class ACCELERATE_INTERNAL CommStream {
   std::optional<c10::Stream> stream_;
 };
 
-/// Makes a stream of the process the current one during its lifetime. Its work
-/// starts after that of the previous stream, which waits for it at the end, so
-/// memory of either may be used on the other meanwhile. No effect on the CPU.
+/// Makes a stream of the process the current one during its lifetime. The work
+/// of this stream starts after the queued work of the previous one, which waits
+/// for it at the end. Memory of either may therefore be used on the other
+/// meanwhile. No effect on the CPU.
 class ACCELERATE_INTERNAL StreamScope {
  public:
   StreamScope(StreamRole role, c10::Device device);

@@ -9,8 +9,8 @@
 namespace accelerate::kernels {
 namespace {
 
-/// In the dtype of the parameters, times the factor; empty if the gradients
-/// already are.
+/// The gradients in the dtype of the parameters, times the factor; empty if no
+/// conversion is needed.
 std::vector<at::Tensor> as_read(
     at::TensorList parameters,
     at::TensorList gradients,
@@ -23,7 +23,7 @@ std::vector<at::Tensor> as_read(
   for (size_t i = 0; changes && i < gradients.size(); ++i) {
     read.push_back(gradients[i].to(parameters[i].scalar_type()));
   }
-  // Not in place: a later step may read the same gradients.
+  // Not in place, because a later step may read the same gradients.
   return factor ? at::_foreach_mul(read, *factor) : read;
 }
 

@@ -22,9 +22,9 @@ struct AdamRule {
   bool is_decoupled = false;
 };
 
-/// Parallel lists on one device. `steps` already include the coming step.
-/// Gradients have the dtype of the parameters or of the copies.
-/// `max_exp_avg_sqs` (AMSGrad) and `copies` may be empty.
+/// Parallel lists on one device. `steps` already include this step. Gradients
+/// have the dtype of the parameters or of the copies. `max_exp_avg_sqs`
+/// (AMSGrad) and `copies` may be empty.
 struct AdamTensors {
   at::TensorList parameters;
   at::TensorList gradients;
@@ -35,11 +35,11 @@ struct AdamTensors {
   at::TensorList copies;
 };
 
-/// One pass over memory on a GPU if everything is float32 and there is no
-/// AMSGrad; otherwise torch's fused step between two passes that cast.
-/// `learning_rate`, one float on the device, replaces `rule.lr`; nothing
-/// changes if `found_inf` is 1; `gradient_factor`, also one float, multiplies
-/// the gradients as they are read.
+/// Runs in one pass over memory on a GPU if everything is float32 without
+/// AMSGrad. Otherwise runs torch's fused step between two passes that cast.
+/// `learning_rate`, one float on the device, replaces `rule.lr`. If `found_inf`
+/// is 1, nothing changes. `gradient_factor`, also one float, multiplies the
+/// gradients as they are read.
 void adam_step(
     const AdamTensors& tensors,
     const AdamRule& rule,
@@ -47,7 +47,7 @@ void adam_step(
     const std::optional<at::Tensor>& found_inf,
     const std::optional<at::Tensor>& gradient_factor);
 
-/// The operator composed of torch's.
+/// The operator composed of torch operators.
 ACCELERATE_INTERNAL void plain_adam_step(
     at::TensorList parameters,
     at::TensorList gradients,

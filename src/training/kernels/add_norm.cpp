@@ -32,7 +32,7 @@ const auto& backward_operator() {
   return handle;
 }
 
-/// Its results are the sum if there is a branch, then the normalised values if
+/// The results are the sum if there is a branch, then the normalised values if
 /// there is a weight, twice if requested.
 class AddNorm final : public torch::autograd::Function<AddNorm> {
  public:
@@ -51,7 +51,7 @@ class AddNorm final : public torch::autograd::Function<AddNorm> {
     const bool has_branch = branch.has_value();
     context->set_materialize_grads(false);
     context->save_for_backward(
-        // The sum may be written to unless a norm reads it.
+        // User code may write to the sum unless a norm reads it.
         {!weight      ? at::Tensor()
          : has_branch ? sum
                       : residual,
@@ -65,7 +65,8 @@ class AddNorm final : public torch::autograd::Function<AddNorm> {
     context->saved_data["dropout"] = dropout;
     context->saved_data["norms_twice"] = norms_twice;
     if (norms_twice) {
-      // Not a view of the first, which would give both one history.
+      // Not a view of the first tensor, because both would then share one
+      // history.
       return {normed, normed.tensor_data()};
     }
     variable_list results;
@@ -126,8 +127,8 @@ class AddNorm final : public torch::autograd::Function<AddNorm> {
   }
 };
 
-/// Rows of one shape, and vectors with one element per channel; undefined if
-/// absent.
+/// Rows of one shape, and vectors with one element per channel. Absent ones are
+/// undefined.
 struct Rows {
   at::Tensor residual, branch, branch_bias, weight, bias;
 };
@@ -357,7 +358,8 @@ NormedTwice add_dropout_layer_norm_twice(
 
 namespace {
 
-/// The form for the dispatcher: a bias may be missing, results are a tuple.
+/// The signature for the dispatcher: a bias may be missing, and results are a
+/// tuple.
 template <auto kOperation>
 std::tuple<at::Tensor, at::Tensor> as_operator(
     const at::Tensor& residual,

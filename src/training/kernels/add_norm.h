@@ -13,8 +13,8 @@
 namespace accelerate::kernels {
 
 /// sum, normed, mean, reciprocal deviation and mask, for rows x channels.
-/// Unused ones are empty: without `branch` there is no sum (it is the
-/// residual), without `weight` no norm, without dropout no mask.
+/// Unused ones are empty: the sum without `branch` (it is the residual), the
+/// norm without `weight`, and the mask without dropout.
 using AddNormResult =
     std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 ACCELERATE_INTERNAL AddNormResult plain_add_norm_forward(
@@ -27,9 +27,9 @@ ACCELERATE_INTERNAL AddNormResult plain_add_norm_forward(
     double epsilon);
 
 /// The normalised values may have two gradients, which are added. Returns the
-/// gradients of the residual, of the branch (empty if it equals the residual's,
-/// or there is none), and of weight, bias and branch bias (3 x channels, 0 for
-/// absent ones).
+/// gradients of the residual, of the branch, and of weight, bias and branch
+/// bias (3 x channels, 0 for absent ones). The gradient of the branch is empty
+/// if it equals the residual's, or there is no branch.
 using AddNormGradient = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 ACCELERATE_INTERNAL AddNormGradient plain_add_norm_backward(
     const std::optional<at::Tensor>& of_sum,

@@ -13,7 +13,7 @@
 namespace accelerate::kernels {
 namespace {
 
-/// The columns that count, in the dtype of the computation.
+/// The columns of the classes, in the dtype of the computation.
 at::Tensor exact_logits(const at::Tensor& logits, int64_t num_classes) {
   return logits.narrow(1, 0, num_classes).to(exact_type(logits));
 }
@@ -37,7 +37,7 @@ const auto& both_operator() {
 }
 
 /// Whether the gradient is computed together with the loss. Not for float16,
-/// whose range is only sufficient once the gradient is multiplied by the loss
+/// whose range is sufficient only after the gradient is multiplied by the loss
 /// scale.
 bool makes_gradient_at_once(const at::Tensor& logits) {
   return at::GradMode::is_enabled() && logits.requires_grad() &&
@@ -82,9 +82,9 @@ class CrossEntropy final : public torch::autograd::Function<CrossEntropy> {
         typed_operator<decltype(plain_cross_entropy_backward)>(kBackward);
     static const auto scale = typed_operator<Scale>(kScale);
     const auto saved = context->get_saved_variables();
-    // The precomputed gradient is used once: a second backward through a
-    // retained graph recomputes it, because the first one's may still be in
-    // use.
+    // Use the precomputed gradient only once. A second backward through a
+    // retained graph recomputes it, because the gradient of the first may still
+    // be in use.
     if (const auto made = context->saved_data.find("gradient");
         made != context->saved_data.end()) {
       auto gradient = made->second.toTensor();

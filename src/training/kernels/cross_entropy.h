@@ -11,8 +11,8 @@
 
 namespace accelerate::kernels {
 
-/// The loss of each row, 0 if it is ignored, and the logarithm of its sum of
-/// exponentials.
+/// The loss of each row (0 if the row is ignored), and the logarithm of the
+/// row's sum of exponentials.
 ACCELERATE_INTERNAL std::tuple<at::Tensor, at::Tensor>
 plain_cross_entropy_forward(
     const at::Tensor& logits,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A product with bias and gelu computed by cuBLASLt. Its epilogues for
-// gradients are separate kernels after the product, slower than ours.
+// A product with bias and gelu computed by cuBLASLt. cuBLASLt's epilogues for
+// gradients are not used: they are separate kernels after the product, and
+// slower than ours.
 //
-// Uses the library that torch has loaded: only torch's libraries can find a
-// wheel's own.
+// Uses the library that torch has loaded, because only torch's libraries can
+// find the one inside a wheel.
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -25,7 +26,7 @@
 namespace accelerate::kernels {
 namespace {
 
-/// The workspace that torch uses for its own products on such GPUs.
+/// The size of the workspace that torch uses for its own products on such GPUs.
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 
 void check_status(cublasStatus_t status, const char* what) {
@@ -35,7 +36,7 @@ void check_status(cublasStatus_t status, const char* what) {
   }
 }
 
-/// The functions of the library, all or none.
+/// The functions of the library: all of them, or none.
 class LtLibrary {
  public:
   static const LtLibrary& get() {
@@ -110,7 +111,8 @@ std::optional<cudaDataType_t> lt_type(at::ScalarType type) {
   }
 }
 
-/// cuBLASLt is column-major: a dense row-major matrix is its transpose there.
+/// cuBLASLt is column-major, so a dense row-major matrix is the transpose of
+/// its argument.
 Matrix make_matrix(cudaDataType_t type, int64_t rows, int64_t columns) {
   cublasLtMatrixLayout_t matrix = nullptr;
   check_status(
@@ -145,7 +147,8 @@ Product make_gelu_product(
   return product;
 }
 
-/// Choosing an algorithm takes the host longer than the launch.
+/// The key of cached algorithms, because choosing one takes the host longer
+/// than the launch.
 using LtKey = std::array<int64_t, 6>;
 
 class LtChoices {
@@ -164,7 +167,7 @@ class LtChoices {
     return handle;
   }
 
-  /// Null if there is no kernel, which is also cached.
+  /// Null if there is no kernel. This result is also cached.
   template <class Choose>
   std::optional<cublasLtMatmulAlgo_t> find(const LtKey& key, Choose&& choose) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -225,8 +228,8 @@ bool is_lt_aligned(const at::Tensor& tensor) {
          reinterpret_cast<size_t>(tensor.const_data_ptr()) % kBytes == 0;
 }
 
-/// False if nothing was done: cuBLASLt is missing, or has no kernel for this
-/// dtype, these sizes or this alignment.
+/// Returns false and does nothing if cuBLASLt is missing, or has no kernel for
+/// this dtype, these sizes or this alignment.
 bool lt_linear_gelu(
     const at::Tensor& x_MI,
     const at::Tensor& weight_OI,

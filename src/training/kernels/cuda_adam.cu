@@ -5,9 +5,9 @@ namespace accelerate::cuda_kernels {
 namespace {
 
 constexpr int kThreads = 512;
-/// Elements that a thread reads at once.
+/// The number of elements that a thread reads at once.
 constexpr int kWide = 4;
-/// Elements per block.
+/// The number of elements per block.
 constexpr int64_t kChunk = 8 * kWide * kThreads;
 /// A launch passes its tensors as kernel arguments, which are limited to 4 KB.
 constexpr int kMostTensors = 60;
@@ -26,8 +26,8 @@ struct alignas(sizeof(T) * kWide) Few {
   T values[kWide];
 };
 
-/// Factors of a step, computed once per block: powers near 1 lose half of their
-/// digits in float32.
+/// Factors of a step. They are computed in double once per block, because
+/// powers near 1 lose half of their digits in float32.
 struct AdamFactors {
   float gradient;
   float decay;
@@ -55,7 +55,7 @@ __device__ AdamFactors factors_of(const AdamNumbers& numbers, double step) {
   return factors;
 }
 
-/// The new parameter; the moments are updated in place.
+/// Returns the new parameter, and updates the moments in place.
 __device__ float updated(
     const AdamNumbers& numbers,
     const AdamFactors& factors,

@@ -6,7 +6,8 @@ namespace {
 
 constexpr int kMaxPacks = 6;
 
-/// Philox 4x32 with ten rounds, with counters as in torch's kernels.
+/// Philox 4x32 with ten rounds. Its counters are the same as in torch's
+/// kernels.
 __device__ uint4 draw(uint64_t seed, uint64_t subsequence, uint64_t offset) {
   uint32_t key0 = static_cast<uint32_t>(seed);
   uint32_t key1 = static_cast<uint32_t>(seed >> 32);
@@ -28,7 +29,7 @@ __device__ uint4 draw(uint64_t seed, uint64_t subsequence, uint64_t offset) {
   return c;
 }
 
-/// Each element uses 16 random bits for dropout, so that one draw serves a
+/// Each element uses 16 random bits for dropout, so one draw is enough for a
 /// pack.
 constexpr uint32_t kDropRange = 65536;
 __host__ __device__ uint32_t drop_limit(float dropout) {
@@ -53,7 +54,7 @@ __device__ uint8_t kept_bits(const uint4& random, uint32_t limit) {
   return static_cast<uint8_t>(bits);
 }
 
-/// One warp per row, which keeps the row in registers.
+/// One warp per row. The warp keeps the row in registers.
 template <class T, int kPacks>
 __global__ void __launch_bounds__(kRowThreads) add_norm_rows(
     AddNormRows rows,
@@ -80,7 +81,7 @@ __global__ void __launch_bounds__(kRowThreads) add_norm_rows(
       random.is_captured
           ? static_cast<uint64_t>(*random.offset_at) + random.offset_in_graph
           : random.offset;
-  // Issue all loads before anything is used.
+  // Issue all loads before any value is used.
   Pack<T> own[kPacks];
   Pack<T> branch[kPacks];
   Pack<T> shift[kPacks];
@@ -243,10 +244,10 @@ __device__ GradientRow<T, kPacks> load_row(
   return own;
 }
 
-/// A few blocks for all rows, so that there are few partial sums per channel.
-/// `partial`: 3 x blocks x channels. If registers permit, a warp loads its next
-/// row before it computes: with so few warps, nothing else hides memory
-/// latency.
+/// Uses a few blocks for all rows, so that there are few partial sums per
+/// channel. `partial`: 3 x blocks x channels. If registers permit, a warp loads
+/// its next row before it computes, because few warps cannot hide memory
+/// latency otherwise.
 template <class T, int kPacks>
 __global__ void __launch_bounds__(kRowThreads) add_norm_gradients(
     AddNormRows rows,

@@ -15,8 +15,9 @@ __device__ Normal normal_at(float x) {
   constexpr float kDensity = 0.3989422804014327f; // 1 / sqrt(2 pi)
   const float power = __expf(-0.5f * x * x);
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    // Abramowitz and Stegun 7.1.26, with an error of 1.5e-7, below these
-    // dtypes' precision; `erff` takes twice as long, longer than memory.
+    // Abramowitz and Stegun 7.1.26. Its error of 1.5e-7 is below the precision
+    // of these dtypes. `erff` takes twice as long, which is longer than the
+    // memory accesses.
     const float t =
         __fdividef(1.0f, 1.0f + 0.3275911f * kRootOfHalf * fabsf(x));
     const float sum =
@@ -56,7 +57,7 @@ __device__ float gelu_slope(float x) {
 
 enum class Slope { kNone, kErf, kTanh };
 
-/// A pack of columns per lane; each warp of a block processes its own rows.
+/// A pack of columns per lane. Each warp of a block processes its own rows.
 template <class T, Slope kSlope>
 __global__ void __launch_bounds__(kRowThreads)
     sum_packs(SummedRows rows, Pack<T>* result, float* partial) {
@@ -122,7 +123,7 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-/// Packs that a thread loads before it computes.
+/// The number of packs that a thread loads before it computes.
 constexpr int kGeluPacks = 4;
 
 template <class T>

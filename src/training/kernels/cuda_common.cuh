@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kernels share. Each file that nvcc compiles has its own copy.
+// Functions that kernels share. Each file that nvcc compiles has its own copy.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -61,8 +61,8 @@ __device__ Pack<T> load(const void* base, int64_t pack) {
   return static_cast<const Pack<T>*>(base)[pack];
 }
 
-/// The pack, or zeros. No branch: the thread does not wait for what it has
-/// asked for until it uses it.
+/// The pack, or zeros. Has no branch, so the thread does not wait for the value
+/// until it uses it.
 template <class T>
 __device__ Pack<T> load_if(bool is_there, const void* base, int64_t pack) {
   union {
@@ -88,7 +88,7 @@ __device__ Pack<T> load_if(bool is_there, const void* base, int64_t pack) {
   return own.pack;
 }
 
-/// A byte, or all of its bits.
+/// The byte, or 255 if it is not there.
 inline __device__ uint32_t
 load_byte_if(bool is_there, const uint8_t* base, int64_t index) {
   uint32_t byte;
@@ -104,7 +104,7 @@ load_byte_if(bool is_there, const uint8_t* base, int64_t index) {
   return byte;
 }
 
-/// Of kernels that walk over rows.
+/// Warps per block of kernels that walk over rows.
 constexpr int kRowWarps = 8;
 constexpr int kRowThreads = kRowWarps * kWarp;
 
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kRowThreads) add_partials(
       static_cast<int64_t>(blockIdx.y) * blocks * num_channels + channel;
   float total = 0.0f;
   if (channel < num_channels) {
-    // Several at a time: each waits for memory.
+    // Load several values at a time, because each load waits for memory.
 #pragma unroll 8
     for (int b = warp; b < blocks; b += kRowWarps) {
       total += partial[from + static_cast<int64_t>(b) * num_channels];
@@ -149,7 +149,7 @@ inline __device__ bool is_aligned(const void* pointer, size_t bytes) {
   return reinterpret_cast<size_t>(pointer) % bytes == 0;
 }
 
-/// The last tensor of the launch that begins at this block or before.
+/// The last tensor of the launch that begins at or before this block.
 template <class Launch>
 __device__ int tensor_of_block(const Launch& launch) {
   int low = 0;

@@ -16,7 +16,7 @@ __device__ float exp2f_of(float x) {
 }
 
 /// The maximum of some values, and the sum of their exponentials relative to
-/// it.
+/// the maximum.
 struct SoftmaxSum {
   float greatest = -INFINITY;
   float sum = 0.0f;
@@ -51,12 +51,12 @@ __device__ SoftmaxSum over_block(SoftmaxSum own) {
       own.add(sums[i]);
     }
   }
-  return own; // complete in thread 0
+  return own; // complete only in thread 0
 }
 
 constexpr float kLog2OfE = 1.4426950408889634f;
 
-/// Adds the columns of a pack that count.
+/// Adds the columns of a pack that belong to classes.
 template <class T>
 __device__ void
 add_pack(SoftmaxSum& own, const Pack<T>& pack, int64_t num_columns) {
@@ -80,7 +80,7 @@ add_pack(SoftmaxSum& own, const Pack<T>& pack, int64_t num_columns) {
   if (greatest == -INFINITY) {
     return;
   }
-  // Rare after the first packs.
+  // This is rare after the first packs.
   if (greatest > own.greatest) {
     own.sum *= __expf(own.greatest - greatest);
     own.greatest = greatest;
@@ -109,7 +109,7 @@ __device__ Pack<T> gradient_of(
   for (int j = 0; j < kSize; ++j) {
     shares[j] = exp2f_of(fmaf(as_float(pack.values[j]), kLog2OfE, shift));
   }
-  // The pack of the label, and the packs at the end of the row.
+  // Only the pack of the label and the packs at the end of the row.
   if (index < kSize || first + kSize > rows.num_classes) {
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
@@ -124,7 +124,7 @@ __device__ Pack<T> gradient_of(
   return pack;
 }
 
-/// As in torch's operator: an invalid label aborts the program.
+/// Like torch's operator, aborts the program on an invalid label.
 __device__ void check_label(int64_t label, int64_t num_classes) {
   if (label < 0 || label >= num_classes) {
     __trap();
@@ -186,8 +186,8 @@ __global__ void __launch_bounds__(kThreads) backward_rows(
 
 constexpr int kWideThreads = 1024;
 
-/// Loss and gradient at once: a row is read from global memory once, and kept
-/// in shared memory until its sum is known, if it fits.
+/// Computes loss and gradient at once. A row is read from global memory once.
+/// If it fits, it is kept in shared memory until its sum is known.
 template <class T, bool kStays>
 __global__ void __launch_bounds__(kWideThreads, 2) rows_with_gradient(
     LogitRows rows,
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(kWideThreads, 2) rows_with_gradient(
   }
   check_label(label, rows.num_classes);
   if constexpr (kStays) {
-    // Issue all loads at once; each thread only reads its own packs.
+    // Issue all loads at once, because each thread reads only its own packs.
     for (int64_t i = threadIdx.x; i < num_packs; i += kWideThreads) {
       __pipeline_memcpy_async(&kept[i], &packs[i], sizeof(Pack<T>));
     }
@@ -243,7 +243,7 @@ __global__ void __launch_bounds__(kWideThreads, 2) rows_with_gradient(
   }
 }
 
-/// Values that are already right are not touched.
+/// Does not touch values that are already correct.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     scale_packs(Pack<T>* values, int64_t num_packs, const float* number) {
@@ -272,7 +272,7 @@ bool two_rows_stay(int64_t bytes) {
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(
       &most, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
-  constexpr int64_t kReserved = 2048; // per block: the system's and our own
+  constexpr int64_t kReserved = 2048; // per block: used by the system and by us
   return 2 * (bytes + kReserved) <= most;
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradient of a table's rows without floating-point atomics, so that it is
-// deterministic. Integer atomics count and collect the positions that use a
-// row, in any order; they are sorted before their gradients are summed.
+// The gradient of a table's rows. It is deterministic, because it uses no
+// floating-point atomics. Integer atomics count and collect the positions that
+// use a row, in any order. The positions are then sorted before their gradients
+// are summed.
 #include "training/kernels/cuda_common.cuh"
 
 namespace accelerate::cuda_kernels {
@@ -9,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// How often each row is used.
+/// Counts how often each row is used.
 template <class Id>
 __global__ void count_ids(const Id* ids, int num_ids, int* counts) {
   const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
@@ -18,8 +19,8 @@ __global__ void count_ids(const Id* ids, int num_ids, int* counts) {
   }
 }
 
-/// Gives each row its part of the list of positions. Which part does not
-/// matter.
+/// Gives each row its section of the list of positions. The order of sections
+/// does not matter.
 __global__ void
 reserve_ranges(const int* counts, int num_rows, int* begins, int* next) {
   const int row = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
@@ -33,12 +34,13 @@ __global__ void
 collect_positions(const Id* ids, int num_ids, int* begins, int* positions) {
   const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (i < num_ids) {
-    // Start offsets become end offsets.
+    // The start offsets become end offsets.
     positions[atomicAdd(begins + ids[i], 1)] = i;
   }
 }
 
-/// Sorts the positions of a row, if there are few: counts those before each.
+/// Sorts the positions of a row if there are few of them: for each, counts the
+/// smaller ones.
 __device__ void order_few(const int* positions, int count, int* ordered) {
   const int own = static_cast<int>(threadIdx.x);
   if (own < count) {
@@ -52,8 +54,8 @@ __device__ void order_few(const int* positions, int count, int* ordered) {
   __syncthreads();
 }
 
-/// Sorts many positions as bits in a bitmap of all positions; each thread then
-/// writes out its words.
+/// Sorts many positions with a bitmap of all positions. Each thread then writes
+/// the positions of its words.
 __device__ void order_many(
     int* positions,
     int count,
@@ -90,8 +92,8 @@ __device__ void order_many(
   __syncthreads();
 }
 
-/// One block per row of the table. Its threads form `num_groups` groups, each
-/// of which sums its share of the positions; then the groups' sums are added in
+/// One block per row of the table. Its threads form `num_groups` groups. Each
+/// group sums its share of the positions, then the groups' sums are added in
 /// order.
 template <class T>
 __global__ void __launch_bounds__(kThreads) sum_rows(
@@ -140,7 +142,7 @@ __global__ void __launch_bounds__(kThreads) sum_rows(
         total[j] += as_float(pack.values[j]);
       }
     };
-    // Several loads at a time, to hide memory latency.
+    // Issue several loads at a time, to hide memory latency.
     constexpr int kAhead = 8;
     int i = 0;
     for (; i + kAhead <= num; i += kAhead) {

@@ -4,7 +4,7 @@
 namespace accelerate::cuda_kernels {
 namespace {
 
-/// Sums over a block; `sums` is used once between two barriers.
+/// Sums over a block. `sums` may be used once between two barriers.
 __device__ float over_block(float x, float* sums) {
   x = over_warp(x);
   const int num_warps = static_cast<int>(blockDim.x) / kWarp;
@@ -122,8 +122,8 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_gradients(
 
 constexpr int kThreads = 256;
 
-/// Each thread processes a pack of the first half of a head and that of the
-/// second.
+/// Each thread processes a pack of the first half of a head and the matching
+/// pack of the second half.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     rotate_heads(RotatedHeads heads, T* result) {

@@ -17,7 +17,7 @@ struct LogitRows {
   const void* logits;
   const int64_t* labels;
   int64_t num_rows;
-  /// Columns that count, and elements from one row to the next.
+  /// The number of classes, and the elements from one row to the next.
   int64_t num_classes;
   int64_t row_stride;
   int64_t ignored;
@@ -38,8 +38,8 @@ const char* cross_entropy_backward(
     void* gradient,
     void* stream);
 
-/// Both in one pass over the logits. `gradient` is that of the losses times
-/// `factor`, with the layout above.
+/// Computes both in one pass over the logits. `gradient` is the gradient of the
+/// losses times `factor`, with the layout above.
 const char* cross_entropy_with_gradient(
     const LogitRows& rows,
     const float* factor,
@@ -48,8 +48,8 @@ const char* cross_entropy_with_gradient(
     void* gradient,
     void* stream);
 
-/// Multiplies `values`, in whole packs of 16 bytes, by a number; does not read
-/// them if it is 1.
+/// Multiplies `values`, in whole packs of 16 bytes, by a number. Does not read
+/// them if the number is 1.
 const char* scale_unless_one(
     Number type,
     void* values,
@@ -57,9 +57,9 @@ const char* scale_unless_one(
     const float* number,
     void* stream);
 
-/// The state of a random generator, as in torch.
+/// The state of a random generator, in the form that torch passes to kernels.
 struct RandomState {
-  /// Values, or pointers to them in a recorded kernel.
+  /// Whether the kernel is recorded. It then reads the state through pointers.
   bool is_captured = false;
   uint64_t seed = 0;
   uint64_t offset = 0;
@@ -69,8 +69,8 @@ struct RandomState {
 };
 
 /// sum = residual + dropout(branch + branch_bias); normed = layer norm of sum.
-/// Pointers may be null: without `branch` the sum is the residual, without
-/// `weight` nothing is normalised, without `bias` it is 0. Rows are dense and
+/// Pointers may be null. Without `branch`, the sum is the residual. Without
+/// `weight`, nothing is normalised. Without `bias`, it is 0. Rows are dense and
 /// aligned to 16 bytes.
 struct AddNormRows {
   Number type;
@@ -90,7 +90,7 @@ bool fits_add_norm(Number type, int64_t num_channels);
 /// Bytes of `mask` per row: one bit per element that is kept.
 int64_t add_norm_mask_bytes(Number type, int64_t num_channels);
 
-/// `mask` may be null without dropout.
+/// `mask` may be null if there is no dropout.
 const char* add_norm_forward(
     const AddNormRows& rows,
     const RandomState& random,
@@ -102,7 +102,7 @@ const char* add_norm_forward(
     void* stream);
 
 struct AddNormGradients {
-  /// Gradients of the outputs. The second may be null; it belongs to a second
+  /// Gradients of the outputs. The second may be null. It belongs to a second
   /// use of the normalised values, or to the sum.
   const void* normed;
   const void* other;
@@ -110,13 +110,14 @@ struct AddNormGradients {
   /// Gradients of the inputs; `branch` may be null if it equals the residual's.
   void* residual;
   void* branch;
-  /// Of weight, bias and branch_bias, concatenated.
+  /// Gradients of weight, bias and branch_bias, concatenated.
   void* vectors;
 };
 
-/// Blocks that `add_norm_backward` uses: `partial` has 3 x blocks x channels.
+/// The number of blocks of `add_norm_backward`. `partial` has 3 x blocks x
+/// channels.
 int64_t add_norm_blocks(int64_t num_rows);
-/// `rows.residual` is the sum.
+/// `rows.residual` must contain the sum.
 const char* add_norm_backward(
     const AddNormRows& rows,
     const float* mean,
@@ -126,21 +127,20 @@ const char* add_norm_backward(
     float* partial,
     void* stream);
 
-/// Dense rows, aligned to 16 bytes and with a length that is a multiple of 16
-/// bytes.
+/// Dense rows, aligned to 16 bytes, whose length is a multiple of 16 bytes.
 struct SummedRows {
   Number type;
   int64_t num_rows;
   int64_t num_columns;
   const void* values;
-  /// If set, `values` are gradients of gelu(inner), and those of `inner` are
-  /// summed.
+  /// If set, `values` are gradients of gelu(inner), and the gradients of
+  /// `inner` are summed.
   const void* inner;
-  /// Whether it is the tanh gelu.
+  /// Whether the gelu uses the tanh approximation.
   bool is_tanh;
 };
 
-/// Blocks that `sum_columns` uses: `partial` has blocks x columns.
+/// The number of blocks of `sum_columns`. `partial` has blocks x columns.
 int64_t column_sum_blocks(Number type, int64_t num_rows, int64_t num_columns);
 /// The sum over rows. Gradients of `inner` are written to `result`, which may
 /// be `rows.values`.
@@ -151,7 +151,7 @@ const char* sum_columns(
     void* sums,
     void* stream);
 
-/// gelu(inner), without tanh, for whole packs of 16 bytes.
+/// gelu(inner), without the tanh approximation, for whole packs of 16 bytes.
 const char* gelu(
     Number type,
     const void* inner,
@@ -179,9 +179,10 @@ const char* rms_norm_forward(
     void* normed,
     float* reciprocal_roots,
     void* stream);
-/// Blocks that `rms_norm_backward` uses: `partial` has blocks x channels.
+/// The number of blocks of `rms_norm_backward`. `partial` has blocks x
+/// channels.
 int64_t rms_norm_blocks(int64_t num_rows);
-/// `rows.residual` is the sum; `of_sum` may be null.
+/// `rows.residual` must contain the sum. `of_sum` may be null.
 const char* rms_norm_backward(
     const RmsNormRows& rows,
     const float* reciprocal_roots,
@@ -192,14 +193,14 @@ const char* rms_norm_backward(
     void* of_weight,
     void* stream);
 
-/// tokens x heads x channels, dense; half of the channels are whole packs.
+/// tokens x heads x channels, dense. Half of the channels are whole packs.
 struct RotatedHeads {
   Number type;
   int64_t num_tokens;
   int64_t num_heads;
   int64_t head_channels;
   const void* values;
-  /// Angles x half of the channels; token t uses those of t % num_angles.
+  /// Angles x half of the channels. Token t uses row t % num_angles.
   int64_t num_angles;
   const float* cos;
   const float* sin;
@@ -225,7 +226,7 @@ const char* swiglu_backward(
     int64_t num_values,
     void* stream);
 
-/// A tensor that Adam trains, in float32.
+/// A parameter that Adam trains, in float32.
 struct AdamTensor {
   float* parameter;
   const void* gradient;
@@ -241,7 +242,7 @@ struct AdamTensor {
 struct AdamNumbers {
   Number gradient_type;
   Number copy_type;
-  /// From the host, unless `rate_at` is set.
+  /// The learning rate from the host, used if `rate_at` is null.
   double rate;
   const float* rate_at;
   double beta1;
@@ -251,23 +252,23 @@ struct AdamNumbers {
   bool is_maximized;
   /// Whether weight decay is decoupled (AdamW) or added to the gradient (Adam).
   bool is_decoupled;
-  /// If it is 1, nothing is written; may be null.
+  /// If the value is 1, nothing is written; may be null.
   const float* found_inf;
   /// Multiplies the gradients; may be null.
   const float* gradient_factor;
 };
 
-/// One pass over all tensors.
+/// Updates all tensors in one pass.
 const char* adam_step(
     const AdamNumbers& numbers,
     const AdamTensor* tensors,
     int64_t num_tensors,
     void* stream);
 
-/// The rows of a table that are used.
+/// The ids of the table rows that are used.
 struct EmbeddingIds {
   const void* ids;
-  /// int64, otherwise int32.
+  /// Whether ids are int64; otherwise they are int32.
   bool are_long;
   int64_t num_ids;
   int64_t num_rows;
@@ -275,17 +276,17 @@ struct EmbeddingIds {
 
 /// Memory that `embedding_backward` needs.
 struct EmbeddingLists {
-  /// One more than rows.
+  /// One element more than there are rows.
   int* counts;
-  /// One per row.
+  /// One element per row.
   int* ends;
-  /// One per id.
+  /// One element per id.
   int* positions;
 };
 
 bool fits_embedding(Number type, const EmbeddingIds& ids, int64_t num_channels);
 
-/// The gradient of all rows of the table; that of row `padding` is 0.
+/// The gradient of all rows of the table. The gradient of row `padding` is 0.
 const char* embedding_backward(
     Number type,
     const EmbeddingIds& ids,
@@ -302,7 +303,7 @@ struct NormTensor {
   Number type;
 };
 
-/// The size of `sums` that `total_norm` needs.
+/// The number of elements of `sums` that `total_norm` needs.
 int64_t total_norm_blocks(const NormTensor* tensors, int64_t num_tensors);
 /// The square root of the sum of all squares.
 const char* total_norm(

@@ -49,7 +49,7 @@ std::optional<Number> number_of(at::ScalarType type) {
   }
 }
 
-/// Empty if the kernels do not support these rows.
+/// Describes the rows; empty if the kernels do not support them.
 std::optional<LogitRows> rows_of(
     const at::Tensor& logits,
     const at::Tensor& labels,
@@ -126,8 +126,8 @@ bool is_dense(const std::optional<at::Tensor>& tensor) {
           reinterpret_cast<size_t>(tensor->const_data_ptr()) % kBytes == 0);
 }
 
-/// Whether kernels can process it in whole packs, for rows with this number of
-/// elements.
+/// Whether kernels can process the tensor in whole packs, with this number of
+/// elements per row.
 bool is_packed(const at::Tensor& tensor, int64_t row) {
   constexpr int64_t kBytes = 16;
   return number_of(tensor.scalar_type()) && tensor.numel() > 0 &&
@@ -307,7 +307,8 @@ at::Tensor cuda_total_norm(at::TensorList tensors, double norm_type) {
   return norm;
 }
 
-/// Reserves the next numbers of a device's generator: one draw per thread.
+/// Reserves the next random numbers of a device's generator: one draw per
+/// thread.
 cuda_kernels::RandomState next_random(const at::Tensor& tensor) {
   auto* generator = at::get_generator_or_default<at::CUDAGeneratorImpl>(
       std::nullopt,
@@ -420,8 +421,8 @@ AddNormGradient cuda_add_norm_backward(
   }
   const c10::cuda::CUDAGuard guard(sum.device());
   const auto own = sum.contiguous();
-  // The normalised values or the sum may be unused; never are all three
-  // defined.
+  // The normalised values or the sum may be unused. At most two of the three
+  // are defined.
   const auto& one = of_normed ? of_normed : of_normed_too;
   const bool is_other_of_normed = of_normed && of_normed_too;
   const auto& other = is_other_of_normed ? of_normed_too : of_sum;
@@ -465,8 +466,8 @@ AddNormGradient cuda_add_norm_backward(
   return {of_residual, of_branch, vectors};
 }
 
-/// The sums of `values`, or of what is written to `result` if there is an
-/// `inner`.
+/// The sums of `values`. With an `inner`, the sums of the gradients that are
+/// written to `result`.
 at::Tensor launch_sums(
     const at::Tensor& values,
     const std::optional<at::Tensor>& inner,

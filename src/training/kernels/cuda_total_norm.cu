@@ -5,7 +5,7 @@ namespace accelerate::cuda_kernels {
 namespace {
 
 constexpr int kThreads = 512;
-/// Elements per block, which writes one sum.
+/// The number of elements per block. Each block writes one sum.
 constexpr int64_t kChunk = 64 * 1024;
 /// A launch passes its tensors as kernel arguments, which are limited to 4 KB.
 constexpr int kMostTensors = 144;
@@ -19,11 +19,12 @@ struct NormLaunch {
 };
 static_assert(sizeof(NormLaunch) <= 4096, "arguments of a kernel");
 
-/// This thread's part of the squares of `values`.
+/// The sum of this thread's share of the squares of `values`.
 template <class T>
 __device__ float squares(const T* values, int64_t begin, int64_t end) {
   constexpr int kSize = Pack<T>::kSize;
-  // One accumulator per element of a pack, so that additions are independent.
+  // One accumulator per element of a pack, so that additions do not depend on
+  // each other.
   float sums[kSize] = {};
   int64_t done = begin;
   if (is_aligned(values, sizeof(Pack<T>))) {
@@ -86,7 +87,7 @@ __global__ void __launch_bounds__(kThreads) square_chunks(NormLaunch launch) {
   }
 }
 
-/// A single block: there are only thousands of sums.
+/// A single block, because there are only thousands of sums.
 __global__ void __launch_bounds__(kThreads)
     root_of_sum(const float* sums, int64_t num_sums, float* norm) {
   double sum = 0.0;

@@ -9,8 +9,8 @@
 
 namespace accelerate::kernels {
 
-/// num_rows x channels: for each row the sum of the gradients of its uses, 0
-/// for the row `padding` (negative for none).
+/// Returns num_rows x channels: for each row, the sum of the gradients of its
+/// uses. The sum is 0 for the row `padding` (negative if there is no such row).
 ACCELERATE_INTERNAL at::Tensor plain_embedding_backward(
     const at::Tensor& gradient,
     const at::Tensor& ids,

@@ -21,7 +21,7 @@ at::Tensor in_exact(const at::Tensor& tensor) {
   return tensor.to(exact_type(tensor));
 }
 
-/// Its results are the sum, if there is a branch, and the normalised values.
+/// The results are the sum, if there is a branch, and the normalised values.
 class RmsNormFunction final
     : public torch::autograd::Function<RmsNormFunction> {
  public:

@@ -13,8 +13,8 @@
 namespace accelerate::kernels {
 
 /// sum = residual + branch, normed = sum / root mean square * weight, and the
-/// reciprocal of the root for each row. Without a branch the sum is empty: it
-/// is the residual.
+/// reciprocal of the root for each row. Without a branch, the returned sum is
+/// empty, because it is the residual.
 ACCELERATE_INTERNAL std::tuple<at::Tensor, at::Tensor, at::Tensor>
 plain_rms_norm_forward(
     const at::Tensor& residual,
@@ -31,8 +31,8 @@ ACCELERATE_INTERNAL std::tuple<at::Tensor, at::Tensor> plain_rms_norm_backward(
     const at::Tensor& reciprocal_root);
 
 /// Rotates the pair of channels (d, d + D / 2) of every head of B x T x H x D
-/// by the angle with the given cosine and sine (B or 1, T, D / 2), or backwards
-/// if `is_inverse`.
+/// by the angle with the given cosine and sine (B or 1, T, D / 2). Rotates
+/// backwards if `is_inverse`.
 ACCELERATE_INTERNAL at::Tensor plain_rotate(
     const at::Tensor& x_BTHD,
     const at::Tensor& cos_BTD,

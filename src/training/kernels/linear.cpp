@@ -40,7 +40,8 @@ const auto& column_sums_operator() {
   return handle;
 }
 
-/// In the memory layout of the weight, so that it is not copied later.
+/// The product in the memory layout of the weight, so that it is not copied
+/// later.
 at::Tensor product_gradient(
     const at::Tensor& x_MI,
     const at::Tensor& of_y_MO,
@@ -155,7 +156,7 @@ at::Tensor as_rows(const at::Tensor& x) {
   return x.reshape({-1, x.size(-1)});
 }
 
-/// Rows in the shape of the input they were computed from.
+/// The rows, in the shape of the input that they were computed from.
 at::Tensor shaped_as(const at::Tensor& rows, const at::Tensor& x) {
   auto sizes = x.sizes().vec();
   sizes.back() = rows.size(1);

@@ -25,7 +25,8 @@ ACCELERATE_INTERNAL at::Tensor plain_gelu(
     const at::Tensor& inner,
     bool is_tanh);
 
-/// The gradient of `inner` from that of gelu(inner), and its sum over rows.
+/// The gradient of `inner`, computed from the gradient of gelu(inner), and its
+/// sum over rows.
 ACCELERATE_INTERNAL std::tuple<at::Tensor, at::Tensor> plain_gelu_gradient(
     const at::Tensor& of_outer_MO,
     const at::Tensor& inner_MO,

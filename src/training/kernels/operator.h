@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Helpers of this module's operators: dispatcher lookup, and dtypes of
-// computation.
+// Helpers of the operators in this module: dispatcher lookup, and the dtypes in
+// which they compute.
 #pragma once
 
 #include <ATen/autocast_mode.h>
@@ -16,7 +16,7 @@
 
 namespace accelerate::kernels {
 
-/// Looks it up by name; callers keep the result in a static variable.
+/// Looks up an operator by name. Callers keep the result in a static variable.
 template <class Function>
 c10::TypedOperatorHandle<Function> typed_operator(const char* name) {
   return c10::Dispatcher::singleton()
@@ -24,7 +24,7 @@ c10::TypedOperatorHandle<Function> typed_operator(const char* name) {
       .template typed<Function>();
 }
 
-/// For error messages.
+/// A description for error messages.
 inline std::string described(const at::Tensor& tensor) {
   return tensor.defined()
              ? str_cat(c10::toString(tensor.scalar_type()), tensor.sizes())
@@ -41,7 +41,8 @@ inline bool is_autocast(const at::Tensor& tensor) {
          at::autocast::is_autocast_enabled(tensor.device().type());
 }
 
-/// Casts a tensor as autocast does for torch's products: to its dtype.
+/// Casts a tensor to autocast's dtype, as autocast does for torch's matrix
+/// products.
 inline at::Tensor lowered(const at::Tensor& tensor) {
   if (!is_autocast(tensor)) {
     return tensor;
@@ -51,8 +52,8 @@ inline at::Tensor lowered(const at::Tensor& tensor) {
       at::autocast::get_autocast_dtype(device), tensor, device);
 }
 
-/// Casts tensors as autocast does for torch's sums: to the widest of their
-/// dtypes. Undefined ones stay undefined.
+/// Casts tensors to the widest of their dtypes, as autocast does for torch's
+/// sums. Undefined tensors stay undefined.
 template <class... Tensors>
 void widen_together(at::Tensor& first, Tensors&... others) {
   if (!is_autocast(first)) {
@@ -74,7 +75,7 @@ void widen_together(at::Tensor& first, Tensors&... others) {
   (widen(others), ...);
 }
 
-/// The result of a backward; throws if it is differentiated.
+/// The result of a backward. Throws if it is differentiated.
 class OnceDifferentiable final
     : public torch::autograd::Function<OnceDifferentiable> {
  public:
@@ -96,10 +97,10 @@ class OnceDifferentiable final
   }
 };
 
-/// The gradients that `work` computes, which are not differentiable: the
-/// kernels have no second derivatives, and the result must not depend on the
-/// device. `work` receives the saved tensors, which are read only once, because
-/// a checkpoint returns them only once.
+/// Computes gradients by `work` that are not differentiable: the kernels have
+/// no second derivatives, and the result must not depend on the device. `work`
+/// receives the saved tensors. They are read only once, because a checkpoint
+/// returns them only once.
 template <class Work>
 torch::autograd::variable_list once_differentiable(
     const char* operation,

@@ -16,7 +16,7 @@
 namespace accelerate::kernels {
 namespace {
 
-/// During its lifetime, cuDNN is not used for attention.
+/// During its lifetime, attention does not use cuDNN.
 class WithoutCudnn {
  public:
   WithoutCudnn() : was_enabled_(at::globalContext().userEnabledCuDNNSDP()) {
@@ -30,8 +30,8 @@ class WithoutCudnn {
   bool was_enabled_;
 };
 
-/// Whether torch's flash kernels, which support packed sequences, can be used:
-/// 16-bit types on a GPU that is new enough. On the newest GPUs torch would
+/// Whether torch's flash kernels can be used. They support packed sequences,
+/// for 16-bit types on a GPU that is new enough. On the newest GPUs torch would
 /// prefer cuDNN.
 bool is_for_flash(
     const at::Tensor& queries_THD,
@@ -106,7 +106,7 @@ void check_options(int64_t max_length, const PackedAttentionOptions& options) {
   }
 }
 
-/// Only on the host: on a device it would wait.
+/// Checked only on the host, because checking on a device would wait for it.
 void check_starts(const at::Tensor& starts, int64_t T, int64_t L) {
   const auto* at = starts.const_data_ptr<int>();
   const int64_t S = starts.size(0) - 1;
@@ -139,8 +139,8 @@ at::Tensor padded_attention(
   const auto begins_S = starts.narrow(0, 0, S);
   const auto ends_S = starts.narrow(0, 1, S);
   const auto steps_L = at::arange(L, starts.options());
-  // Padding uses an extra row of zeros at the end. Tokens of another sequence
-  // would receive the gradients of padding, which may be NaN.
+  // Padding uses an extra row of zeros at the end. If it used tokens of another
+  // sequence, these would receive the gradients of padding, which may be NaN.
   const auto indices_SL = begins_S.unsqueeze(1) + steps_L;
   const auto indices =
       at::where(indices_SL.lt(ends_S.unsqueeze(1)), indices_SL, T)
@@ -154,7 +154,7 @@ at::Tensor padded_attention(
                             .transpose(1, 2);
     return times == 1 ? x_SHLD : x_SHLD.repeat_interleave(times, 1);
   };
-  // Padding is on the right, where causal tokens do not attend.
+  // Padding is on the right, where causal tokens do not attend to it.
   std::optional<at::Tensor> mask_S11L;
   if (!options.is_causal) {
     mask_S11L = steps_L.unsqueeze(0)
@@ -192,7 +192,7 @@ at::Tensor packed_attention(
   check_tensors(queries_THD, keys_TGD, values_TGD, starts);
   check_options(max_length, options);
   const auto own_starts = starts.to(at::kInt).contiguous();
-  // A tensor that a compiler traces has no values.
+  // While a compiler traces, tensors have no values.
   if (own_starts.is_cpu() && !at::isTensorSubclassLike(own_starts)) {
     check_starts(own_starts, queries_THD.size(0), max_length);
   }

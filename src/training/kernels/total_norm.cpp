@@ -10,7 +10,7 @@ namespace accelerate::kernels {
 
 at::Tensor plain_total_norm(at::TensorList tensors, double norm_type) {
   // Torch would round the norm of each tensor to the tensor's dtype. [0]:
-  // tensors of dtypes with sufficient precision; [1]: 16-bit ones.
+  // tensors of dtypes with sufficient precision. [1]: tensors of 16-bit dtypes.
   std::vector<at::Tensor> lists[2];
   for (const auto& tensor : tensors) {
     lists[at::isReducedFloatingType(tensor.scalar_type())].push_back(tensor);

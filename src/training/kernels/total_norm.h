@@ -8,12 +8,13 @@
 
 namespace accelerate::kernels {
 
-/// The norm of tensors on one device, at least one, as if they were one vector;
-/// in float32 (float64 if one of them is). On a GPU, the norm of order 2 takes
-/// one pass over the tensors in their own dtypes and is deterministic.
+/// The norm of at least one tensor on one device, as if all were one vector.
+/// The result is float32, or float64 if one of the tensors is. On a GPU, the
+/// norm of order 2 takes one pass over the tensors in their own dtypes and is
+/// deterministic.
 at::Tensor total_norm(at::TensorList tensors, double norm_type);
 
-/// Composed of torch operators.
+/// The operator composed of torch operators.
 ACCELERATE_INTERNAL at::Tensor plain_total_norm(
     at::TensorList tensors,
     double norm_type);

@@ -78,7 +78,7 @@ double smallest_step(at::ScalarType type) {
   }
 }
 
-/// As a double on the tensor's device, so that the host does not wait.
+/// Returns a double on the tensor's device, so that the host does not wait.
 at::Tensor root_mean_square(const at::Tensor& tensor) {
   return tensor.norm().to(at::kDouble) /
          std::sqrt(static_cast<double>(tensor.numel()));
@@ -144,7 +144,7 @@ void Adafactor::update(
     if (options.weight_decay != 0) {
       parameter.mul_(1 - options.lr * options.weight_decay);
     }
-    // The root comes last, so its smallest value is eps1.
+    // Take the root last, so that its smallest value is eps1.
     const at::Tensor update =
         estimate_variance(
             state, gradient, std::pow(step, options.beta2_decay), eps1)

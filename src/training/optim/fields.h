@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fields of options and state by name: each struct is described once; reading
-// and writing visit that description.
+// Fields of options and state by name. Each struct is described once, and both
+// reading and writing use this description.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -19,14 +19,14 @@
 
 namespace accelerate::optim {
 
-/// Specialised per struct: `visit(self, visitor)` calls the visitor with the
-/// name of each field and the field.
+/// Specialised for each struct: `visit(self, visitor)` calls the visitor with
+/// the name of each field and the field.
 template <class T>
 struct Fields;
 
 /// The shape of a state tensor relative to its parameter.
 enum class StateShape { kParameter, kScalar, kRow, kColumn };
-/// Whether a state may lack the tensor.
+/// Whether a saved state may lack the tensor.
 enum class Presence { kAlways, kSometimes };
 
 std::vector<int64_t> shape_for(StateShape shape, const at::Tensor& parameter);
@@ -78,9 +78,9 @@ class FieldWriter {
 
 class FieldReader {
  public:
-  /// `parameter` may be undefined if there are no tensors to read. `spare` is
-  /// the state to replace: its memory is reused if nothing else refers to it,
-  /// because new pages cost more time than the copy into them.
+  /// `parameter` may be undefined if the state has no tensors. `spare` is the
+  /// state to replace. Its memory is reused if no other tensor refers to it,
+  /// because mapping new pages takes longer than the copy.
   FieldReader(const StateDict& state, at::Tensor parameter, StateDict spare)
       : state_(state),
         parameter_(std::move(parameter)),
@@ -128,13 +128,14 @@ class FieldReader {
       Presence presence = Presence::kAlways) const;
 
  private:
-  /// Also accepts an integer: Python allows `weight_decay=0`.
+  /// Also accepts an integer, because Python allows `weight_decay=0`.
   double number(const std::string& name) const;
-  /// Also accepts a tensor: some optimizers store their step count in one.
+  /// Also accepts a tensor, because some optimizers store their step count in
+  /// one.
   int64_t count(const std::string& name) const;
-  /// Also accepts a number, which other optimizers store.
+  /// Also accepts a number, because some optimizers store one.
   at::Tensor tensor(const std::string& name) const;
-  /// For the value of that name, in the layout of the parameter.
+  /// Memory for the tensor of that name, in the layout of the parameter.
   at::Tensor memory_for(const std::string& name) const;
 
   const StateDict& state_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdamW, Adam and SGD: one fused operator per group.
+// AdamW, Adam and SGD, with one fused operator per group.
 #include "training/kernels/adam.h"
 #include "training/optim/optimizer_of.h"
 
@@ -68,7 +68,7 @@ void check_adam(const Options& options) {
       options.eps >= 0, Options::kName, "eps", options.eps, "0 or more");
 }
 
-/// The parallel lists that the Adam operators take.
+/// The parallel lists that the Adam operators accept.
 struct AdamLists {
   void reserve(size_t size) {
     for (auto* list :
@@ -122,7 +122,7 @@ struct AdamLists {
   std::vector<at::Tensor> copies;
 };
 
-/// The scalars of a step on the device of these parameters.
+/// The scalars of a step, on the device of these parameters.
 struct DeviceScalars {
   DeviceScalars(
       const at::Tensor& found_inf,
@@ -135,7 +135,7 @@ struct DeviceScalars {
       rate = learning_rate.to(device);
     }
   }
-  /// Calls `work` with the learning rate of the device or of the host.
+  /// Calls `work` with the learning rate on the device, or else on the host.
   template <class Work>
   void with_rate(double host, Work&& work) const {
     if (rate) {
@@ -245,8 +245,8 @@ template <class Options>
 void AdamOf<Options>::update(
     const Options& options,
     const std::vector<at::Tensor>& parameters) {
-  // First parameters with a reduced-precision copy, grouped by its origin; then
-  // those without.
+  // First the parameters with a reduced-precision copy, grouped by its origin,
+  // then those without a copy.
   const auto& copies = this->copies();
   std::vector<AdamLists> lists(copies.size() + 1);
   for (const auto& parameter : parameters) {
@@ -282,8 +282,8 @@ template class AdamOf<AdamOptions>;
 void SGD::update(
     const SGDOptions& options,
     const std::vector<at::Tensor>& parameters) {
-  // [0]: parameters that already have a buffer; [1]: new ones, whose buffer the
-  // operator fills.
+  // [0]: parameters that already have a buffer. [1]: new parameters, whose
+  // buffer the operator fills.
   std::vector<at::Tensor> chosen[2], gradients[2], buffers[2];
   for (const auto& parameter : parameters) {
     bool starts = false;

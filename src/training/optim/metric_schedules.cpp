@@ -24,7 +24,7 @@ class Best {
     const double infinity = std::numeric_limits<double>::infinity();
     value_ = less_is_better_ ? infinity : -infinity;
   }
-  /// Takes the value if it is better; returns whether it was.
+  /// Stores the value if it is better. Returns whether it was better.
   bool improve(double value) {
     const bool is_better =
         less_is_better_ ? value < (is_relative_ ? value_ * (1.0 - threshold_)

@@ -55,13 +55,13 @@ void check_matrices(const torch::optim::Optimizer& optimizer) {
   }
 }
 
-/// The nearest matrix with singular values of about 1, by Newton-Schulz
+/// The nearest matrix whose singular values are about 1, by Newton-Schulz
 /// iterations in bfloat16.
 at::Tensor orthogonalized(
     const at::Tensor& matrix,
     const MuonOptions& options) {
   const bool is_tall = matrix.size(0) > matrix.size(1);
-  // Copies even a bfloat16 matrix, because it may be the momentum itself.
+  // Copy even a bfloat16 matrix, because it may be the momentum itself.
   at::Tensor x = matrix.to(at::kBFloat16, false, /*copy=*/true);
   if (is_tall) {
     x = x.t();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The schedules of transformers, by name.
 //
-// Each is a factor of the initial rate, computed in the same order of
-// operations as in transformers, so that results are bit-identical.
+// Each schedule is a factor of the initial learning rate. The order of
+// operations is the same as in transformers, so results are bit-identical.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -15,7 +15,8 @@ namespace {
 
 constexpr double kPi = std::numbers::pi;
 using Factor = LambdaLR::Factor;
-/// Most need only the options; some need the optimizer's own rate.
+/// Most factors need only the options. Some need the optimizer's own learning
+/// rate.
 using FactorMaker =
     std::function<Factor(const SchedulerOptions& options, double default_lr)>;
 
@@ -32,7 +33,8 @@ double rising(int64_t step, const SchedulerOptions& options) {
          as_double(std::max<int64_t>(1, options.num_warmup_steps));
 }
 
-/// From 0 at the end of the warm-up to 1 at the end of training.
+/// The progress of training: 0 at the end of the warm-up, and 1 at the end of
+/// training.
 double progress(int64_t step, const SchedulerOptions& options) {
   return as_double(step - options.num_warmup_steps) /
          as_double(std::max<int64_t>(

@@ -8,7 +8,7 @@
 namespace accelerate::optim {
 namespace {
 
-/// Null if the name is missing or the value has another type.
+/// The value of this name; null if it is missing or has another type.
 template <class T>
 const T* find_as(const StateDict& state, const std::string& name) {
   const auto found =
@@ -60,7 +60,8 @@ at::Tensor FieldReader::tensor(const std::string& name) const {
 
 at::Tensor FieldReader::memory_for(const std::string& name) const {
   const auto* old = find_as<at::Tensor>(spare_, name);
-  // The old state and `spare_` hold it: nobody else would see it change.
+  // The old state and `spare_` hold the tensor. If there are no other
+  // references, no other code sees the change.
   constexpr size_t kOurHandles = 2;
   const bool is_free = old != nullptr && old->use_count() == kOurHandles &&
                        old->storage().use_count() == 1 &&

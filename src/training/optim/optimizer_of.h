@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Common base of this library's optimizers, instantiated in their files.
+// The base of this library's optimizers. Each optimizer's file instantiates it.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -21,11 +21,11 @@ void check_option(
     double got,
     const char* expected);
 
-/// Specialised per optimizer: throws if an option is out of range.
+/// Specialised for each optimizer: throws if an option is out of range.
 template <class Options>
 void check_options(const Options& options);
 
-/// Checks the options that all of them have.
+/// Checks the options that all optimizers have.
 template <class Options>
 void check_lr_and_decay(const Options& options) {
   check_option(options.lr >= 0, Options::kName, "lr", options.lr, "0 or more");
@@ -48,8 +48,8 @@ void check_betas(const Options& options, bool one_is_allowed = false) {
   }
 }
 
-/// The parameters that have a gradient, one list per device and dtype. Throws
-/// `UsageError` on a sparse gradient.
+/// The parameters that have a gradient, in one list per device and dtype.
+/// Throws `UsageError` on a sparse gradient.
 std::vector<std::vector<at::Tensor>> with_gradients(
     const std::vector<at::Tensor>& parameters,
     const char* optimizer);
@@ -62,7 +62,7 @@ void check_dense(const at::Tensor& parameter);
 /// Zeros in the memory layout of the parameter, which must be dense.
 at::Tensor zeros_for(const at::Tensor& parameter);
 
-/// Throws `UsageError` if learning rates are given, but not one per group.
+/// Throws `UsageError` if `scalars` has learning rates, but not one per group.
 void check_scalars(
     const StepScalars& scalars,
     size_t num_groups,
@@ -219,7 +219,7 @@ void OptimizerOf<Options, State>::load(torch::serialize::InputArchive&) {
   throw_no_archive(Options::kName);
 }
 
-/// One moving average, for SGD and Muon.
+/// The state of one moving average, for SGD and Muon.
 struct MomentumState
     : torch::optim::OptimizerCloneableParamState<MomentumState> {
   at::Tensor momentum_buffer;

@@ -86,7 +86,7 @@ void check_names(
   for (const auto& [key, name] : saved_group.part("parameters")) {
     saved.insert(std::get<std::string>(name));
   }
-  // A tied weight appears once per name.
+  // A tied weight appears once per name, so make the names unique.
   for (const auto& name : std::set(names.begin(), names.end())) {
     if (saved.erase(name) == 0) {
       refuse(str_cat(
@@ -108,13 +108,15 @@ void check_names(
   }
 }
 
-/// The class name without its library: state has the same names in both.
+/// The class name without its library. State of one class has the same names in
+/// both libraries.
 std::string_view class_name(std::string_view kind) {
   const auto colon = kind.rfind(':');
   return kind.substr(colon == kind.npos ? 0 : colon + 1);
 }
 
-/// Dropping an option would change the optimizer, unless it is disabled.
+/// Throws if an option would be lost. This would change the optimizer, unless
+/// the option is disabled.
 void check_none_is_lost(
     const SavableOptimizer& optimizer,
     size_t group,
@@ -164,8 +166,8 @@ void check_fits(
   }
 }
 
-/// Among the keys after `state.name.`, those of this parameter rather than of
-/// one whose name starts with this one's.
+/// The keys after `state.name.` that belong to this parameter, and not to one
+/// whose name starts with this one's.
 StateDict state_of_parameter(const StateDict& state, const std::string& name) {
   StateDict own;
   for (const auto& [key, value] : state.part("state." + name)) {

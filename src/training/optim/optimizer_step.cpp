@@ -22,14 +22,14 @@ struct SliceEntry {
   std::string key;
   const StateValue& value;
   const at::Tensor& trained;
-  /// Of the tensor that ranks train together.
+  /// The shape of the tensor that ranks train together.
   std::vector<int64_t> sizes;
   const TensorPieces& pieces;
 };
 
-// Moments have the shape of the trained tensor, counters do not. For a
-// parameter without dimensions, only the name distinguishes them: those of
-// torch's Adam and similar optimizers, NAdam and ASGD.
+// Moments have the shape of the trained tensor, but counters do not. If the
+// parameter has no dimensions, they are distinguished by name. These are the
+// counters of NAdam, ASGD, and torch's Adam and similar optimizers.
 bool is_counter(const SliceEntry& entry) {
   constexpr const char* kNames[] = {".step", ".mu_product", ".eta", ".mu"};
   return entry.sizes.empty() &&
@@ -190,8 +190,8 @@ std::vector<at::Tensor> OptimizerStep::take_unscaled() {
   return left;
 }
 
-// Not after each optimizer's step: another one may still hold gradients with
-// the old scale.
+// Called before a backward and not after each optimizer's step, because another
+// optimizer may still hold gradients with the old scale.
 void move_scale(
     GradScaler& scaler,
     const std::vector<std::shared_ptr<OptimizerStep>>& optimizers) {
@@ -446,7 +446,7 @@ void OptimizerStep::load_state_dict(const StateDict& state) {
   if (!rates_when_shared_.empty()) {
     rates_when_shared_ = optimizer_->learning_rates();
   }
-  // Those of models are dropped together with their accumulation.
+  // Gradients of models are dropped together with their accumulation.
   num_cleared_ = step_state_->num_synchronised();
   for (auto parameter : optimizer_->parameters()) {
     if (!engine_of(parameter)) {

@@ -11,8 +11,8 @@
 namespace accelerate::optim {
 namespace {
 
-/// "torch::nn::BatchNorm2dImpl": a type whose name ends in Norm, apart from the
-/// dimension and torch's "Impl".
+/// Whether a type such as "torch::nn::BatchNorm2dImpl" is a norm: its name ends
+/// in Norm, ignoring the dimension and torch's "Impl".
 bool is_norm(std::string type) {
   if (type.ends_with("Impl")) {
     type.resize(type.size() - 4);

@@ -8,7 +8,7 @@
 namespace accelerate {
 namespace {
 
-/// What was made of one optimizer.
+/// The prepared step and the schedulers of one optimizer.
 struct Made {
   std::vector<std::weak_ptr<OptimizerStep>> steps;
   std::vector<std::weak_ptr<Stateful>> schedulers;
@@ -24,8 +24,8 @@ AllMade& all_made() {
   return *all;
 }
 
-/// Steps and schedulers refer to the optimizer, so an entry in use never has
-/// the address of another one.
+/// Steps and schedulers refer to their optimizer, which therefore outlives
+/// them. So an entry in use never has the address of another optimizer.
 template <class Work>
 void with_made(const torch::optim::Optimizer& optimizer, Work&& work) {
   auto& [mutex, by_optimizer] = all_made();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The optimizers that an Accelerator has prepared, for itself and for
+// The optimizers that an Accelerator has prepared, for the Accelerator and for
 // schedulers.
 #pragma once
 
@@ -19,7 +19,8 @@ struct PreparedOptimizers {
   std::vector<std::pair<torch::optim::Optimizer*, std::weak_ptr<OptimizerStep>>>
       entries;
 
-  /// Null if it was not prepared, or the prepared optimizer was destroyed.
+  /// Null if `optimizer` was not prepared, or the prepared optimizer was
+  /// destroyed.
   std::shared_ptr<OptimizerStep> find(
       const torch::optim::Optimizer& optimizer) const {
     for (const auto& [known, step] : entries) {
@@ -31,8 +32,9 @@ struct PreparedOptimizers {
   }
 };
 
-/// A scheduler that was made for an optimizer itself is saved with what was
-/// prepared of it, whichever came first. Each is noted when it is made.
+/// A scheduler that was created for an optimizer itself is saved together with
+/// the prepared optimizer, whichever is created first. Call these when one is
+/// created.
 ACCELERATE_INTERNAL void note_prepared(
     const torch::optim::Optimizer& optimizer,
     const std::shared_ptr<OptimizerStep>& step);

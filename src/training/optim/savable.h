@@ -11,7 +11,8 @@
 namespace accelerate {
 
 /// The optimizer itself if it is a `SavableOptimizer`, an adapter for
-/// torch::optim's, null for others. Must not outlive the optimizer.
+/// optimizers of torch::optim, and null for others. Must not outlive the
+/// optimizer.
 ACCELERATE_INTERNAL std::shared_ptr<SavableOptimizer> savable(
     torch::optim::Optimizer& optimizer);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of torch::optim's optimizers, by name.
+// Names the optimizer state of torch::optim.
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The computation of learning rates. Rules work with numbers, not with
+// The computation of learning rates. Rules work with plain numbers, not with
 // optimizers.
 #pragma once
 
@@ -18,7 +18,7 @@
 namespace accelerate {
 
 struct GroupRate {
-  /// The initial rate.
+  /// The initial learning rate.
   double base_lr = 0;
   double lr = 0;
   /// Set by rules that cycle the momentum.
@@ -27,7 +27,7 @@ struct GroupRate {
 
 struct Rates {
   std::vector<GroupRate> groups = {};
-  /// The optimizer's default, independent of its groups.
+  /// The optimizer's default learning rate, independent of its groups.
   double default_lr = 0;
 };
 
@@ -36,16 +36,16 @@ class ScheduleRule {
   virtual ~ScheduleRule() = default;
   /// The public name, for messages and to distinguish saved states.
   virtual std::string name() const = 0;
-  /// Its class in Python, which some schedules share.
+  /// The name of its class in Python. Some schedules share a class.
   virtual std::string torch_class() const { return name(); }
-  /// Step 0, from the current rates.
+  /// Computes step 0 from the current learning rates.
   virtual void start(Rates& rates) = 0;
   virtual void advance(Rates& rates) = 0;
   virtual void advance(Rates& rates, double metric);
   virtual bool needs_metric() const { return false; }
-  /// Whether momenta are also set.
+  /// Whether the rule also sets momenta.
   virtual bool cycles_momentum() const { return false; }
-  /// Sets the momenta of the current step, after loading.
+  /// Sets the momenta of the current step after state was loaded.
   virtual void restore_momentum(Rates& /*rates*/) const {}
   /// The maximum number of steps.
   virtual std::optional<int64_t> total_steps() const { return std::nullopt; }
@@ -63,17 +63,18 @@ class CountingRule : public ScheduleRule {
   void load(const StateDict& state) override;
 
  protected:
-  /// The rate of one group after `step` steps.
+  /// The learning rate of one group after `step` steps.
   virtual double rate(int64_t step, size_t group, const GroupRate& now) = 0;
   virtual void set_all(Rates& rates);
   int64_t step_ = 0;
 };
 
-/// The initial rate times a function.
+/// Multiplies the initial learning rate by a function of the step.
 class LambdaRule final : public CountingRule {
  public:
   using Factors = std::vector<LambdaLR::Factor>;
-  /// `make` gets the rates of step 0; one function for all groups, or one each.
+  /// `make` receives the learning rates of step 0. It returns one function for
+  /// all groups, or one per group.
   LambdaRule(std::string name, std::function<Factors(const Rates&)> make)
       : name_(std::move(name)), make_(std::move(make)) {}
   std::string name() const override { return name_; }

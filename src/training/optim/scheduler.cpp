@@ -64,7 +64,7 @@ struct Scheduler::State final : Stateful {
   SchedulerStepping stepping = SchedulerStepping::kPerOptimizerStep;
   int num_processes = 1;
 
-  /// The optimizer's current rates.
+  /// The optimizer's current learning rates.
   Rates rates() const {
     const auto& groups = optimizer.param_groups();
     if (groups.size() != base_lrs.size()) {
@@ -193,7 +193,7 @@ StateDict Scheduler::State::state_dict() const {
 }
 
 void Scheduler::State::check_state_dict(const StateDict& state) const {
-  // Python only stores the class of a schedule.
+  // Python stores only the class of a schedule.
   const bool is_named = state.contains("kind");
   const auto& kind = state.get<std::string>(is_named ? "kind" : "torch_class");
   const size_t num_groups = base_lrs.size();

@@ -16,15 +16,15 @@ namespace accelerate {
 
 /// The inputs of one call of `step`.
 struct SchedulerCall {
-  /// False: each call advances the scheduler once, whatever optimizers do.
+  /// If false, each call advances the scheduler once, regardless of optimizers.
   bool follows_optimizers = true;
-  /// The optimizers that it follows.
+  /// The optimizers that the scheduler follows.
   std::vector<std::shared_ptr<OptimizerStep>> optimizers = {};
-  /// With Hugging Face's rule, a scheduler advances at the end of an
-  /// accumulation unless a step was skipped, even if none was made, and never
-  /// beyond the end of its schedule. Otherwise it advances if all its
-  /// optimizers have stepped, and the schedule itself rejects a step beyond the
-  /// end.
+  /// Whether to use Hugging Face's rule. With this rule, a scheduler advances
+  /// at the end of an accumulation unless a step was skipped, even if no step
+  /// was made. It never advances beyond the end of its schedule. Without this
+  /// rule, a scheduler advances if all its optimizers have stepped, and the
+  /// schedule itself rejects a step beyond the end.
   bool is_original_rule = false;
   bool sync_gradients = true;
   /// Whether calls during an accumulation are counted without advancing
@@ -32,15 +32,15 @@ struct SchedulerCall {
   bool counts_accumulated = false;
   SchedulerStepping stepping = SchedulerStepping::kPerOptimizerStep;
   int num_processes = 1;
-  /// Steps so far, including those that were only counted, and the length of
-  /// the schedule, if limited.
+  /// The steps so far, including those that were only counted, and the length
+  /// of the schedule, if it is limited.
   int64_t num_counted = 0;
   std::optional<int64_t> end = {};
 };
 
 struct SchedulerMoves {
   int64_t num_moves = 0;
-  /// To be counted in addition to the steps.
+  /// Steps to count without advancing, in addition to `num_moves`.
   int64_t num_counted = 0;
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // torch's schedules that count steps, and their combinations.
 //
-// If torch computes a rate from the previous one, so does this code: repeated
-// multiplication rounds differently from powers.
+// If torch computes a learning rate from the previous one, so does this code,
+// because repeated multiplication rounds differently from powers.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -207,7 +207,7 @@ class OneCycleRule final : public CountingRule {
   OneCycleLR options_;
 };
 
-/// Common base of chained and sequential schedules.
+/// The common base of chained and sequential schedules.
 class CombinedRule : public ScheduleRule {
  public:
   explicit CombinedRule(const std::vector<Schedule>& schedules) {
@@ -266,7 +266,8 @@ class SequentialRule final : public CombinedRule {
   std::string name() const override { return "SequentialLR"; }
   void start(Rates& rates) override {
     step_ = 0;
-    // All of them: after loading, a later part continues without a start.
+    // Start all rules, because after loading, a later rule continues without a
+    // start.
     for (size_t i = rules_.size(); i-- > 0;) {
       start_schedule(i, rates);
     }

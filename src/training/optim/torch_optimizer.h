@@ -17,7 +17,7 @@
 
 namespace accelerate {
 
-/// Borrows the optimizer.
+/// Keeps a reference to the optimizer, which must outlive it.
 class TorchOptimizer final : public OptimizerAdapter {
  public:
   explicit TorchOptimizer(torch::optim::Optimizer& optimizer)
@@ -78,7 +78,8 @@ class TorchOptimizer final : public OptimizerAdapter {
     }
     optimizer_.step();
   }
-  // Not the optimizer's own, which first detaches gradients in place.
+  // Does not call the optimizer's own function, which first detaches gradients
+  // in place.
   void zero_grad(Zeroing how) override {
     for (auto& group : optimizer_.param_groups()) {
       for (auto& parameter : group.params()) {
@@ -145,9 +146,9 @@ class TorchOptimizer final : public OptimizerAdapter {
   bool is_placed_ = false;
 };
 
-/// The state that a tensor has before the first step (as in torch's Adagrad),
-/// for the one that is trained instead. All elements are equal, so it does not
-/// matter which slice that is.
+/// The state that torch gives a tensor before the first step (e.g. in Adagrad),
+/// for the tensor that is trained in its place. All elements are equal, so the
+/// slice does not matter.
 inline StateDict TorchOptimizer::new_state(
     const Replacement& replacement) const {
   const at::NoGradGuard no_grad;

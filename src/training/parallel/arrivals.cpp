@@ -18,7 +18,8 @@ struct Arrivals::Counts {
   std::atomic<int64_t> num_arrived = 0;
   std::atomic<bool> is_known = true;
   std::atomic<int64_t> num_at_end = 0;
-  /// Valid while its thread waits in the backward.
+  /// The record of the training thread. Valid while that thread waits in the
+  /// backward.
   std::atomic<RankRecord*> trains = nullptr;
 
   struct Hook final : torch::autograd::FunctionPostHook {
@@ -50,7 +51,7 @@ struct Arrivals::Counts {
 };
 
 struct Arrivals::HookedAccumulator {
-  // A std::shared_ptr up to torch 2.12, a c10::intrusive_ptr from 2.13 on.
+  // A std::shared_ptr up to torch 2.12, and a c10::intrusive_ptr since 2.13.
   decltype(torch::autograd::impl::grad_accumulator({})) node;
   uintptr_t key;
 };

@@ -12,13 +12,13 @@
 
 namespace accelerate {
 
-/// Counts the gradients that arrive at a model's parameters, with a hook on
-/// each accumulator. Autograd's threads count; the training thread reads the
-/// count.
+/// Counts the gradients that arrive at a model's parameters. Each gradient
+/// accumulator has a hook. Autograd's threads count, and the training thread
+/// reads the count.
 class Arrivals {
  public:
-  /// Autograd's threads call `on_arrival` for each, with its index in
-  /// `parameters`.
+  /// Autograd's threads call `on_arrival` for each gradient, with the index of
+  /// its parameter in `parameters`.
   Arrivals(
       const std::vector<at::Tensor>& parameters,
       std::function<void(size_t index)> on_arrival);
@@ -27,14 +27,16 @@ class Arrivals {
   Arrivals& operator=(const Arrivals&) = delete;
 
   int64_t num_arrived() const;
-  /// Called by the training thread at the start of a backward. When each
-  /// parameter has a gradient, the last one is reported to the clock of its
-  /// steps. Returns `num_arrived()`.
+  /// The training thread calls this at the start of a backward. When every
+  /// parameter has a gradient, the arrival of the last one is reported to the
+  /// clock of the rank's steps. Returns `num_arrived()`.
   int64_t begin_backward();
   /// False if torch has created another accumulator for the parameter at this
-  /// index, as it does when its data is set: nothing is counted any more.
+  /// index, which happens when its data is set. Its gradients are then not
+  /// counted.
   bool is_hooked(size_t index, const at::Tensor& parameter) const;
-  /// False if a compiled backward runs without hooks.
+  /// Whether the count is valid. False if a compiled backward runs without
+  /// hooks.
   bool is_known() const;
 
  private:

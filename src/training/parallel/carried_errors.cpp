@@ -18,7 +18,7 @@ void throw_carried() {
   if (const auto carrier = error_carrier.load()) {
     carrier();
   }
-  throw; // with its own class
+  throw; // keeps its class
 }
 
 } // namespace accelerate

@@ -6,16 +6,16 @@
 
 namespace accelerate {
 
-/// Called in a handler: throws an exception that torch passes on with its
-/// class, in place of the current one, an `Error`.
+/// Called in a handler of an `Error`: throws another exception in its place,
+/// whose class torch preserves.
 using ErrorCarrier = void (*)();
 
-/// For languages whose torch converts unknown exceptions to a single class;
-/// call it once, before the first model is prepared. C++ needs none.
+/// For languages in which torch converts unknown exceptions to a single class.
+/// Call it once, before the first model is prepared. C++ needs no carrier.
 ACCELERATE_INTERNAL void set_error_carrier(ErrorCarrier carrier);
 
-/// Call it in a handler of an `Error`, in code called by torch: rethrows it
-/// through the carrier.
+/// Call this in a handler of an `Error`, in code called by torch: rethrows the
+/// error through the carrier.
 [[noreturn]] void throw_carried();
 
 } // namespace accelerate

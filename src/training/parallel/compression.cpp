@@ -14,7 +14,7 @@ class CastHook final : public c10d::CommHookInterface {
   c10::intrusive_ptr<c10::ivalue::Future> runHook(
       c10d::GradBucket& bucket) override {
     auto buffer = bucket.getBuffer();
-    // Divided before the sum, which could overflow otherwise.
+    // Divide before the sum, which could overflow otherwise.
     const auto small = buffer.to(dtype_).div_(state_->divisor);
     auto sum = start_sum(*state_, small)->getFuture();
     return sum->then(

@@ -32,12 +32,12 @@ namespace {
 constexpr int64_t kMiB = 1024 * 1024;
 constexpr const char* kOrder = "arrival_order";
 
-/// Called by a graph when its backward starts; empty once the engine is gone,
-/// because graphs may outlive it.
+/// Called by a graph when its backward starts. Empty after the engine is
+/// destroyed, because graphs may outlive it.
 struct BackwardNotifier : torch::CustomClassHolder {
   std::function<void()> on_backward;
 };
-/// The identity, whose backward calls a `BackwardNotifier`.
+/// The identity. Its backward calls a `BackwardNotifier`.
 struct NotifyingIdentity : torch::autograd::Function<NotifyingIdentity> {
   static at::Tensor forward(
       torch::autograd::AutogradContext* context,
@@ -58,12 +58,12 @@ struct NotifyingIdentity : torch::autograd::Function<NotifyingIdentity> {
   }
 };
 
-/// Hides from autograd that gradients are views into buckets: torch's
+/// Hides from autograd that gradients are views into buckets. torch's
 /// `Optimizer::zero_grad` detaches gradients in place, which fails for views.
 using UnmarkedViews = at::AutoDispatchBelowADInplaceOrView;
 
-/// Gives access to its buckets. Since torch 2.15, `get_grad_buckets` throws if
-/// one has no memory, as buckets of sparse gradients.
+/// Gives access to the reducer's buckets. Since torch 2.15, `get_grad_buckets`
+/// throws if a bucket has no memory, e.g. a bucket of sparse gradients.
 class OpenReducer : public c10d::Reducer {
  public:
   using Reducer::Reducer;
@@ -79,14 +79,15 @@ class OpenReducer : public c10d::Reducer {
     }
     return views;
   }
-  /// Whether gradients that arrive are sent, which `prepare_for_backward` turns
-  /// on.
+  /// Sets whether gradients that arrive are sent. `prepare_for_backward` also
+  /// enables this.
   void set_sends(bool sends) {
     const std::lock_guard lock(mutex_);
     expect_autograd_hooks_ = sends;
   }
-  /// After an aborted backward, if gradients are stored in buckets: those that
-  /// were sent are averages; restores the others to those in `has_arrived`.
+  /// Call this after an aborted backward if gradients are stored in buckets.
+  /// Buckets that were sent get their averages. In other buckets, undoes the
+  /// division of the gradients in `has_arrived`.
   void finish_gradients(const std::vector<char>& has_arrived, bool is_divided) {
     const std::lock_guard lock(mutex_);
     const at::NoGradGuard no_grad;
@@ -113,7 +114,7 @@ class OpenReducer : public c10d::Reducer {
   }
 };
 
-/// An already completed `Work` that returns the divisor the reducer uses.
+/// A completed `Work` that returns the divisor for the reducer.
 class KnownCount final : public c10d::Work {
  public:
   explicit KnownCount(int64_t count)
@@ -131,7 +132,7 @@ class KnownCount final : public c10d::Work {
 };
 
 std::string describe(const ParameterSet& model, const DdpOptions& options) {
-  // What makes ranks send different data, besides the tensors.
+  // Everything that makes ranks send different data, besides the tensors.
   return str_cat(
       "compression ",
       static_cast<int>(options.compression),
@@ -175,8 +176,8 @@ class DdpLayer final : public ForwardLayer,
   void before_forward() override {
     trains_ = at::GradMode::is_enabled() && is_trained(model_);
     const bool records = trains_;
-    // A reducer of a static graph counts forwards: the first must be followed
-    // by its backward.
+    // A reducer of a static graph counts forwards, so its first forward must be
+    // followed by a backward.
     const bool repeats_first = options_.static_graph && sync_ && is_awaiting_ &&
                                !has_queued_first_reduction_;
     if (records && (is_abandoned_ || repeats_first)) {
@@ -187,7 +188,7 @@ class DdpLayer final : public ForwardLayer,
     }
     if (records && !sync_ && options_.static_graph &&
         !has_queued_first_reduction_) {
-      // The reducer would learn the graph from several backwards, and then
+      // The reducer would learn the graph from several backwards, and later
       // always wait for as many.
       throw UsageError(str_cat(
           "[forward] With static_graph, the first backward pass must "
@@ -212,20 +213,21 @@ class DdpLayer final : public ForwardLayer,
     }
     if (records && !sync_ && is_awaiting_ && !options_.static_graph &&
         arrivals_->num_arrived() == num_at_await_) {
-      // The backward of the forward before has not come: that of this one would
-      // be sent in its place.
+      // The backward of the previous forward has not run. Otherwise the
+      // gradients of this forward's backward would be sent in its place.
       postpone();
     }
     const bool is_unfinished = is_awaiting_ && !finds_unused() &&
                                !is_only_guessed_ &&
                                arrivals_->num_arrived() > num_at_await_;
     if (records && !sync_ && is_unfinished) {
-      // Backwards that send nothing would give it gradients twice.
+      // Otherwise backwards that send nothing would give the reducer gradients
+      // twice.
       name_unused_parameters(names_, [&] { rebuild_buckets(); });
     }
     if (records && sync_) {
       // Buckets are laid out again once, in the order in which gradients
-      // arrived; ranks exchange that order.
+      // arrived. Ranks exchange this order.
       if (reducer_->should_rebuild_buckets()) {
         agree_on(kForward);
       }
@@ -301,7 +303,7 @@ class DdpLayer final : public ForwardLayer,
 
   void after_backward() override {
     is_in_backward_ = false;
-    // The reducer has filled them with zeros.
+    // The reducer has filled these gradients with zeros.
     for (const auto& parameter : frozen_since_forward_) {
       parameter.mutable_grad().reset();
     }
@@ -343,14 +345,15 @@ class DdpLayer final : public ForwardLayer,
         reducer_->finish_gradients(
             has_arrived_, options_.compression == Compression::kNone);
       } catch (const std::exception&) {
-        // The backward's own error takes precedence: no reduction follows.
+        // Keep the backward's own error. No reduction follows.
       }
     }
   }
 
   GradientArrival arrival() const override { return arrival_; }
 
-  // Backwards of older forwards would use changed weights.
+  // A backward of an older forward would use changed weights, so stop waiting
+  // for it.
   void after_step(bool /*did_step*/) override {
     if (is_only_guessed_) {
       forget_forwards();
@@ -377,8 +380,8 @@ class DdpLayer final : public ForwardLayer,
     }
     return arrivals_->is_known() ? "" : refuse("compiled autograd");
   }
-  // A gradient arrives on the stream on which its parameter was first awaited;
-  // a recorded one must not wait for the default stream.
+  // A gradient arrives on the stream on which its parameter was first awaited.
+  // A recorded gradient must not wait for the default stream.
   void prepare_recording() override {
     if (!std::exchange(is_recorded_, true)) {
       remake_reducer_beside_gradients();
@@ -410,8 +413,8 @@ class DdpLayer final : public ForwardLayer,
     if (state.contains(kOrder)) {
       loaded_order_ = as_order(state.get<at::Tensor>(kOrder));
     }
-    // The reducer remembers which parameters were used in the first part of an
-    // accumulation.
+    // The reducer remembers which parameters earlier micro-batches of the
+    // accumulation used.
     forgets_used_ = has_unsent_ && options_.find_unused_parameters;
     const auto& all = model_.parameters;
     has_unsent_ = std::any_of(all.begin(), all.end(), [](const auto& each) {
@@ -434,7 +437,8 @@ class DdpLayer final : public ForwardLayer,
     }
   }
 
-  // Ranks without batches cannot match the first backward of a static graph.
+  // Null for static graphs, because ranks without batches cannot match their
+  // first backward.
   Joinable* joinable() override {
     return options_.static_graph ? nullptr : this;
   }
@@ -474,8 +478,8 @@ class DdpLayer final : public ForwardLayer,
     return options_.find_unused_parameters || options_.static_graph;
   }
 
-  /// Whether parameters other than those known to the reducer require a
-  /// gradient.
+  /// Whether the parameters that require a gradient differ from those that the
+  /// reducer knows.
   bool trains_others() const {
     for (size_t i = 0; i < is_reduced_.size(); ++i) {
       if (model_.parameters[i].requires_grad() != is_reduced_[i]) {
@@ -530,8 +534,9 @@ class DdpLayer final : public ForwardLayer,
     }
   }
 
-  // With the update that the accumulation ends in. Ranks freeze the same
-  // parameters, but some may have no gradient of one.
+  // Averages gradients of parameters that were frozen during an accumulation,
+  // together with the update that ends it. Ranks freeze the same parameters,
+  // but some ranks may have no gradient for one of them.
   void average_left_behind() {
     if (left_behind_.empty()) {
       return;
@@ -556,8 +561,8 @@ class DdpLayer final : public ForwardLayer,
     }
   }
 
-  /// Called by autograd, before the reducer's own hook: if a parameter's
-  /// gradient comes in parts, the first one may already have been sent.
+  /// Called by autograd before the reducer's own hook. If a parameter's
+  /// gradient arrives in two parts, the first one may already have been sent.
   void check_only_once(size_t position) {
     const bool is_second = std::exchange(has_arrived_[position], true);
     if (is_second && is_in_backward_ && sync_ && !options_.static_graph) {
@@ -573,7 +578,7 @@ class DdpLayer final : public ForwardLayer,
   void check_hooks() {
     for (size_t i = 0; i < trained_.size(); ++i) {
       if (!arrivals_->is_hooked(i, trained_[i])) {
-        // Reported once: the next forward hooks what is there then.
+        // Report this once. The next forward hooks the new parameters.
         is_awaiting_ = false;
         is_abandoned_ = true;
         throw UsageError(str_cat(
@@ -592,18 +597,18 @@ class DdpLayer final : public ForwardLayer,
     is_postponed_ = false;
     is_only_guessed_ = false;
     num_at_await_ = arrivals_->num_arrived();
-    // A forward inside a backward, as in GradCache, has its own gradients.
+    // A forward inside a backward, e.g. in GradCache, has its own gradients.
     has_arrived_.assign(has_arrived_.size(), false);
   }
 
-  // Until a backward that synchronises.
+  // Stops sending until a backward that synchronises.
   void postpone() {
     reducer_->set_sends(false);
     is_awaiting_ = false;
     is_postponed_ = true;
   }
 
-  // None of those before has a backward any more.
+  // Called when no earlier forward can have a backward any more.
   void forget_forwards() {
     reducer_->set_sends(false);
     is_awaiting_ = false;
@@ -613,15 +618,15 @@ class DdpLayer final : public ForwardLayer,
   }
 
   // The reducer has sent everything, and ignores gradients until another
-  // forward is announced. If several forwards came before, their own backwards
+  // forward is announced. If there were several forwards, their own backwards
   // may follow.
   void end_reduction() {
     is_awaiting_ = false;
     has_unsent_ = false;
     average_left_behind();
     if (!join_) {
-      // Immediately, so that a state saved now contains the order. The reducer
-      // allows only one reduction before it lays its buckets out again.
+      // Lay out buckets immediately, so that a state that is saved now contains
+      // the order. The reducer allows only one reduction before this.
       group_.guard("backward", [&] { rebuild_buckets(); });
       has_reduced_ = true;
     }
@@ -641,16 +646,17 @@ class DdpLayer final : public ForwardLayer,
     broadcast_tensors(group_, what, tensors, root);
   }
 
-  /// Called before ranks communicate in a forward. Ranks that join may be
-  /// elsewhere, and after the end of training a forward does not communicate.
+  /// Called before ranks communicate in a forward. Inside a join, other ranks
+  /// may be at a different point. After the end of training, a forward does not
+  /// communicate.
   void agree_on(const std::string& operation) const {
     if (!join_ && !group_.is_shut_down()) {
       agree_on_text(group_, operation, "");
     }
   }
 
-  // As PyTorch: once after a forward that changed them, so that ranks may
-  // validate with different numbers of batches.
+  // Shares buffers like PyTorch: once after a forward that changed them. So
+  // ranks may validate with different numbers of batches.
   void share_buffers(int root, bool trains) {
     if (options_.broadcast_buffers && buffers_may_differ_) {
       if (buffers_.is_shared()) {
@@ -665,7 +671,7 @@ class DdpLayer final : public ForwardLayer,
     return !options_.find_unused_parameters || options_.static_graph;
   }
 
-  /// Empty if it is the order of other parameters, which has no meaning here.
+  /// Empty if the saved order belongs to other parameters.
   std::vector<int64_t> as_order(const at::Tensor& saved) const {
     const auto wide = saved.to(at::kCPU, at::kLong).flatten().contiguous();
     const auto* values = wide.data_ptr<int64_t>();
@@ -687,10 +693,11 @@ class DdpLayer final : public ForwardLayer,
     return indices;
   }
 
-  // The position of an element in its bucket determines the order in which more
-  // than two ranks add it up, so a bit-identical resume needs the same buckets.
-  // Called before the first reduction, where ranks are together. Rank 0's order
-  // is used, because another rank may have lost its part of a checkpoint.
+  // A bit-identical resume needs the same buckets: the position of an element
+  // in its bucket determines the order in which more than two ranks add it up.
+  // Called before the first reduction, at the same point on all ranks. Uses
+  // rank 0's order, because another rank may have lost its files of a
+  // checkpoint.
   void share_order() {
     agree_on(kForward);
     const auto num_trained = static_cast<int64_t>(trained_.size());
@@ -714,8 +721,9 @@ class DdpLayer final : public ForwardLayer,
     });
   }
 
-  // A new reducer moves accumulated gradients into its buckets, and divides
-  // those there instead of multiplying them, which rounds differently.
+  // Makes a reducer while gradients are set aside. A new reducer would move
+  // accumulated gradients into its buckets and divide them instead of
+  // multiplying them, which rounds differently.
   void remake_reducer_beside_gradients(const std::function<void()>& then = [] {
   }) {
     std::vector<at::Tensor> gradients;
@@ -761,13 +769,13 @@ class DdpLayer final : public ForwardLayer,
           at::zeros_like(reducer_->get_local_used_map_on_device())};
       to_c10d(group_)->allreduce(used)->wait();
     }
-    // A rank without any batch has no order of its own for the layout of
-    // buckets.
+    // A rank without any batch has no gradient order of its own, so set one.
     reducer_->push_rebuilt_params_for_all_indices();
   }
 
-  // A reducer whose backward was aborted waits for the rest forever. What ranks
-  // have sent is the same if they aborted at the same point.
+  // Replaces the reducer, because a reducer whose backward was aborted waits
+  // forever. Ranks have sent the same gradients if they aborted at the same
+  // point.
   void remake_reducer() {
     is_abandoned_ = false;
     is_awaiting_ = false;
@@ -821,11 +829,11 @@ class DdpLayer final : public ForwardLayer,
         {static_cast<size_t>(kMiB), static_cast<size_t>(cap)},
         sparse);
     if (!has_order) {
-      // Gradients arrive last layer first.
+      // Gradients of the last layers arrive first.
       std::reverse(buckets.begin(), buckets.end());
     }
     layout_.set_units(parameters, buckets);
-    // Before the reducer's own hooks, which may send.
+    // Installed before the reducer's own hooks, which may send gradients.
     arrivals_ = std::make_unique<Arrivals>(parameters, [this](size_t position) {
       finish_comparison(group_);
       check_only_once(position);
@@ -884,13 +892,14 @@ class DdpLayer final : public ForwardLayer,
     layout_.set_units(trained_, std::move(units));
     place_buckets();
     if (memory_) {
-      // By names, into the new buckets: a resumed run needs the state before
-      // these are laid out.
+      // Restored by name into the new buckets, because a resumed run needs the
+      // state before the buckets are laid out again.
       memory_->load_state_dict(memory_->state_dict());
     }
   }
 
-  // The reducer allocates its buckets itself.
+  // Moves the reducer's buckets to our memory. The reducer allocates them
+  // itself.
   void place_buckets() {
     for (const auto& bucket : reducer_->buckets()) {
       // A bucket of sparse gradients has no memory of its own.
@@ -917,8 +926,8 @@ class DdpLayer final : public ForwardLayer,
         throw_carried();
       }
     }
-    // The reducer of a static graph learns the graph from the first pass and
-    // reduces at the end of it.
+    // The reducer of a static graph learns the graph from the first backward
+    // and reduces at its end.
     if (options_.static_graph && !has_queued_first_reduction_) {
       has_queued_first_reduction_ = true;
       torch::autograd::Engine::get_default_engine().queue_callback(
@@ -931,12 +940,12 @@ class DdpLayer final : public ForwardLayer,
   DdpOptions options_;
   ParameterSet model_;
   SharedBuffers buffers_;
-  /// All of them, including frozen ones, without their graph.
+  /// All parameters, including frozen ones, without their graph.
   std::vector<at::Tensor> parameters_;
   /// For each parameter of the model: whether the reducer knows it.
   std::vector<bool> is_reduced_;
-  /// The known parameters that were frozen and had no gradient when the
-  /// backward began.
+  /// The parameters known to the reducer that were frozen and had no gradient
+  /// when the backward began.
   std::vector<at::Tensor> frozen_since_forward_;
   /// The parameters that the reducer knows, their names, and their indices in
   /// the model.
@@ -945,7 +954,7 @@ class DdpLayer final : public ForwardLayer,
   std::vector<int64_t> model_indices_;
   std::unordered_map<const c10::TensorImpl*, size_t> index_of_;
   /// The trained parameters, by their indices in the model, in the order of the
-  /// buckets; empty before these were laid out again.
+  /// buckets; empty until the buckets are laid out again.
   std::vector<int64_t> order_;
   /// The order in a state that was loaded before the first reduction.
   std::vector<int64_t> loaded_order_;
@@ -962,26 +971,27 @@ class DdpLayer final : public ForwardLayer,
       c10::make_intrusive<BackwardNotifier>();
   std::unique_ptr<Arrivals> arrivals_;
   GradientArrival arrival_ = GradientArrival::kUnknown;
-  /// Gradients that had arrived when the current backward began, and when the
-  /// reducer started to expect some.
+  /// The numbers of gradients that had arrived when the current backward began,
+  /// and when the reducer started to wait.
   int64_t num_before_ = 0;
   int64_t num_at_await_ = 0;
   bool is_awaiting_ = false;
-  /// Whether a forward has been announced to the reducer whose backward is not
-  /// to be mistaken for one that sends nothing.
+  /// Whether a forward was announced to the reducer, but its gradients are not
+  /// sent until a backward synchronises.
   bool is_postponed_ = false;
   bool is_in_backward_ = false;
   /// For each parameter that the reducer knows: whether the current backward
   /// has computed its gradient. Bytes, because autograd's threads write them.
   std::vector<char> has_arrived_;
-  /// Not told by a forward: an earlier one may still have a backward.
+  /// Whether the reducer waits for the backward of an earlier forward, which
+  /// may never run.
   bool is_only_guessed_ = false;
-  /// The last backward was aborted.
+  /// Whether the last backward was aborted.
   bool is_abandoned_ = false;
   /// How many forwards since the last reduction may still have a backward.
   int64_t num_forwards_ = 0;
   bool sync_ = true;
-  /// Whether the current forward, or the last one, has a backward.
+  /// Whether the current or last forward recorded a graph for a backward.
   bool trains_ = false;
   /// Whether a backward has accumulated gradients that other ranks have not
   /// received.
@@ -997,13 +1007,13 @@ class DdpLayer final : public ForwardLayer,
   bool has_announced_backward_ = false;
   /// Whether steps may be recorded.
   bool is_recorded_ = false;
-  /// Since the reducer was created; it lays its buckets out in the first
-  /// reduction.
+  /// Whether this reducer has made its first reduction, after which it has laid
+  /// out its buckets.
   bool has_reduced_ = false;
   size_t num_layouts_ = 0;
 };
 
-/// For a model that had nothing to train when it was prepared.
+/// For a model without trainable parameters when it was prepared.
 class FrozenLayer final : public ForwardLayer {
  public:
   explicit FrozenLayer(const ParameterSet& model) : model_(model) {}

@@ -373,7 +373,7 @@ void ParallelEngine::load(
   first_to_last<&StateLayer::take_loaded>(state_, entry.parameter, held);
 }
 
-/// Collective over the ranks that hold the other parts.
+/// Collective over the ranks that hold the other slices.
 at::Tensor ParallelEngine::gather_held(
     const ParameterEntry& entry,
     const at::Tensor& value) const {
@@ -435,7 +435,8 @@ std::vector<at::Tensor> ParallelEngine::whole_parameters(bool keep) {
   std::vector<at::Tensor> values;
   visit_whole_parameters(keep, [&](size_t index, const at::Tensor& value) {
     values.resize(std::max(values.size(), index + 1));
-    // Copied if it would keep the memory of a whole unit alive.
+    // Copied if the value would otherwise keep the memory of a whole unit
+    // alive.
     values[index] =
         value.nbytes() == value.storage().nbytes() ? value : value.clone();
   });

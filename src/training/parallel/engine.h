@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine of a model: its layers in order, and how their answers combine.
+// The engine of a model: its layers in order, and how their results combine.
 #pragma once
 
 #include <memory>
@@ -16,9 +16,9 @@
 
 namespace accelerate {
 
-/// One engine per prepared model, which is all that other code knows about its
-/// layers (`layers.h` documents the callbacks). Without layers, it trains on a
-/// single device. A callback costs nothing if no layer has it.
+/// The engine of one prepared model. Other code uses layers only through it;
+/// `layers.h` documents the callbacks. Without layers, it trains on a single
+/// device. A callback costs nothing if no layer has it.
 class ACCELERATE_INTERNAL ParallelEngine final
     : public Stateful,
       public std::enable_shared_from_this<ParallelEngine> {
@@ -26,9 +26,9 @@ class ACCELERATE_INTERNAL ParallelEngine final
   ParallelEngine() = default;
   explicit ParallelEngine(const EngineArguments& arguments);
 
-  /// Layers are added in their order, before the first use.
+  /// Adds a layer. Add all layers in their order, before the first use.
   void add(std::unique_ptr<Layer> layer);
-  /// All layers were added.
+  /// Call this after the last `add`.
   void place_parameters();
 
   /// Whether gradients are never synchronised and no layer needs callbacks
@@ -67,27 +67,27 @@ class ACCELERATE_INTERNAL ParallelEngine final
     has_unsynchronised_ = has_unsynchronised_ || (exchanges() && sync());
     last_to_first<&BackwardLayer::abandon_backward>(backward_);
   }
-  /// Whether the backward pass that should have synchronised the gradients
-  /// failed, and they were neither cleared nor synchronised since then.
+  /// Whether the backward that should have synchronised the gradients failed,
+  /// and the gradients were neither cleared nor synchronised since then.
   bool has_unsynchronised() const { return has_unsynchronised_; }
   void await_another_backward();
   GradientArrival arrival() const;
   void set_sync(bool sync);
-  /// True if nothing is synchronised.
+  /// True if no layer synchronises gradients.
   bool sync() const { return exchange_ == nullptr || exchange_->sync(); }
   /// Whether the last `set_sync` started an accumulation.
   bool is_accumulating() const { return is_accumulating_; }
   void sync_next_backward();
   Joinable* joinable() const;
   /// Whether this rank trains the model on its own for a while, as in
-  /// `LocalSGD`: its steps do not communicate.
+  /// `LocalSGD`. Its steps then do not communicate.
   void set_alone(bool alone) { is_alone_ = alone; }
   bool is_alone() const { return is_alone_; }
 
   // --- gradients ------------------------------------------------------------
   at::Tensor gradient(const at::Tensor& parameter) const;
-  /// Multiplies the gradients of these parameters accumulated so far. `factor`
-  /// is an fp64 tensor with one element.
+  /// Multiplies the gradients that these parameters have accumulated so far.
+  /// `factor` is an fp64 tensor with one element.
   void scale_gradients(
       const std::vector<at::Tensor>& parameters,
       const at::Tensor& factor);
@@ -124,41 +124,41 @@ class ACCELERATE_INTERNAL ParallelEngine final
   }
 
   // --- where parameters are -------------------------------------------------
-  /// What an optimizer trains in place of `parameter`, which may be the
-  /// parameter itself. Always the same tensor.
+  /// The tensor that an optimizer trains in place of `parameter`: the parameter
+  /// itself, or another one. Always the same tensor.
   const at::Tensor& trained(const at::Tensor& parameter) const;
-  /// Which elements of the whole tensor, on each rank of `mesh()`,
-  /// `trained(parameter)` contains. Its gradient has the same layout at the end
-  /// of an accumulation cycle.
+  /// Which elements of the whole tensor `trained(parameter)` contains on each
+  /// rank of `mesh()`. Its gradient has the same layout at the end of an
+  /// accumulation cycle.
   const TensorLayout& tensor_layout(const at::Tensor& parameter) const;
-  /// Those of this rank; nothing if every rank has the whole.
+  /// The pieces of this rank; empty if every rank has the whole tensor.
   const std::optional<TensorPieces>& pieces(const at::Tensor& parameter) const;
   /// Whether ranks train different elements of any parameter.
   bool is_divided() const;
-  /// The shape of the tensor that all ranks hold together.
+  /// The shape of the whole tensor, over all ranks.
   std::vector<int64_t> whole_sizes(const at::Tensor& parameter) const;
   const Mesh& mesh() const { return mesh_; }
-  /// Where parameters and gradients are stored, and the units in which they are
-  /// sent.
+  /// Where parameters and gradients are stored, and which are sent together.
   const MemoryLayout& layout() const { return layout_; }
   MemoryLayout& layout() { return layout_; }
 
   // --- state ----------------------------------------------------------------
   /// What this rank saves of a parameter: the whole, or a `TensorSlice`.
   StateValue saved(const at::Tensor& parameter) const;
-  /// Loads such a value; the whole tensor if a different number of ranks saved
-  /// slices of it. Throws `UsageError` if it does not fit.
+  /// Loads such a value, or the whole tensor if a different number of ranks
+  /// saved slices of it. Throws `UsageError` if it does not fit.
   void load(const at::Tensor& parameter, const StateValue& value);
   void after_load() {
     has_unsynchronised_ = false;
     first_to_last<&StateLayer::after_load>(state_);
   }
-  /// If `saved` returns slices or tensors other than the model's: passes the
-  /// whole value of each parameter to `take` on ranks that `keep` them, a few
-  /// at a time. Collective if there are slices.
+  /// If `saved` returns slices, or tensors other than the model's: passes the
+  /// whole value of each parameter to `take` on ranks with `keep`, a few at a
+  /// time. Collective if there are slices.
   using TakeWhole = StateLayer::TakeWhole;
   void visit_whole_parameters(bool keep, const TakeWhole& take);
-  /// All of them in the order of the model; empty if nothing was passed.
+  /// All whole parameters in the order of the model; empty if
+  /// `visit_parameters` passed none.
   std::vector<at::Tensor> whole_parameters(bool keep);
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override {
@@ -183,19 +183,20 @@ class ACCELERATE_INTERNAL ParallelEngine final
     }
   }
 
-  /// A parameter that is not trained as a whole by itself.
+  /// A parameter that is not trained as a whole, or not by itself.
   struct ParameterEntry {
     at::Tensor parameter;
     at::Tensor trained;
     std::vector<int64_t> whole;
     TensorLayout layout = {};
     std::optional<TensorPieces> pieces = {};
-    /// Of what the model itself holds, if that is only a part of the whole.
+    /// The layout of the tensor that the model has, if that is only a part of
+    /// the whole.
     TensorLayout held_layout = {};
     std::optional<TensorPieces> held = {};
   };
   const ParameterEntry* find(const at::Tensor& parameter) const;
-  /// Of elements of what the model holds, or of what is trained.
+  /// A slice of the model's tensor, or of the one that is trained.
   static StateValue slice_of(
       const ParameterEntry& entry,
       const std::optional<TensorPieces>& pieces,
@@ -211,7 +212,7 @@ class ACCELERATE_INTERNAL ParallelEngine final
   MemoryLayout layout_;
   Mesh mesh_;
   std::vector<std::unique_ptr<Layer>> layers_;
-  /// The layers that have each interface, in order.
+  /// The layers that implement each interface, in order.
   std::vector<ForwardLayer*> forward_;
   std::vector<BackwardLayer*> backward_;
   ExchangeLayer* exchange_ = nullptr;
@@ -221,7 +222,8 @@ class ACCELERATE_INTERNAL ParallelEngine final
   std::vector<CaptureLayer*> capture_;
   std::vector<StateLayer*> state_;
   std::vector<ParameterEntry> entries_;
-  /// Of parameters and of what is trained instead.
+  /// The index of each parameter, and of each tensor that is trained in its
+  /// place.
   std::unordered_map<const c10::TensorImpl*, size_t> index_of_;
   bool is_accumulating_ = false;
   bool is_alone_ = false;

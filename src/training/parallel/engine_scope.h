@@ -10,9 +10,9 @@
 
 namespace accelerate {
 
-/// Calls the first callback on every living engine; calls the `abandon` one if
-/// it is destroyed before `finish`, or if a first callback throws. `engine_of`
-/// returns the engine of an owner. Borrows the list.
+/// Calls the first callback on every living engine. Calls `abandon` if it is
+/// destroyed before `finish`, or if a first callback throws. `engine_of`
+/// returns the engine of an owner. Keeps a reference to the list.
 template <class Owner, class EngineOf>
 class EngineScope {
  public:
@@ -40,7 +40,7 @@ class EngineScope {
   EngineScope(const EngineScope&) = delete;
   EngineScope& operator=(const EngineScope&) = delete;
 
-  /// Calls `close(engine)` for each.
+  /// Calls `close(engine)` for each engine.
   template <class Close>
   void finish(Close&& close) {
     for_each(close);

@@ -16,7 +16,7 @@
 namespace accelerate {
 namespace {
 
-/// Each operator takes gradients of one device.
+/// Gradients by device, because each operator accepts only one device.
 using ByDevice = std::map<std::string, std::vector<at::Tensor>>;
 
 void add_to(ByDevice& devices, const std::vector<at::Tensor>& gradients) {
@@ -33,7 +33,7 @@ void add_to(ByDevice& devices, const std::vector<at::Tensor>& gradients) {
   }
 }
 
-/// The norm of slices. Each rank has its own.
+/// The norm over slices, of which each rank has its own.
 at::Tensor norm_over_ranks(const HeldGradients& held, double norm_type) {
   auto own = held.gradients.empty()
                  ? at::zeros({}, held.norm_options)
@@ -102,7 +102,7 @@ at::Tensor clip_gradient_norm(
     first = held.back().norm_options.device();
   }
   const auto total = total_norm(held, norm_type, first);
-  // PyTorch's epsilon, against division by zero. Always multiply, because a
+  // PyTorch's epsilon prevents a division by zero. Always multiply, because a
   // check would wait for the device. Python's `max_norm / total` is also
   // computed as a product, whose last bit may differ from the quotient's.
   const auto factor =
@@ -120,7 +120,7 @@ at::Tensor clip_gradient_norm(
 void scale_in_place(
     const std::vector<at::Tensor>& tensors,
     const at::Tensor& factor) {
-  // A fused pass requires a single dtype, including that of the factor.
+  // A fused pass requires a single dtype, including the factor's.
   std::map<std::pair<std::string, at::ScalarType>, std::vector<at::Tensor>>
       lists;
   for (const auto& tensor : tensors) {

@@ -14,29 +14,29 @@ namespace accelerate {
 class ParallelEngine;
 class ProcessGroup;
 
-/// Gradients as this rank holds them.
+/// Gradients in the form in which this rank has them.
 struct HeldGradients {
-  /// The ranks that together hold every element of these once, as
+  /// The ranks that together have every element of these gradients once, as
   /// `Mesh::groups` returns them; empty if this rank has all elements.
   std::vector<const ProcessGroup*> ranks = {};
   std::vector<at::Tensor> gradients = {};
-  /// The engine that keeps all of these for the step; null if they are modified
-  /// in place.
+  /// The engine that keeps all of these gradients for the step; null if they
+  /// are modified in place.
   ParallelEngine* keeper = nullptr;
-  /// With `ranks`: device and dtype of the norm that they reduce. All ranks
-  /// must agree on it, including those that hold no slice.
+  /// The device and dtype of the norm that `ranks` reduce. All ranks must use
+  /// the same, including ranks without a slice.
   c10::TensorOptions norm_options = {};
 };
 
 /// Scales all gradients by the same factor so that their norm is at most
-/// `max_norm`; returns the previous norm as a tensor that the device may still
-/// be computing. Collective over the `ranks` of each entry, in order.
+/// `max_norm`. Returns the previous norm as a tensor; the device may still be
+/// computing it. Collective over the `ranks` of each entry, in order.
 ACCELERATE_INTERNAL at::Tensor clip_gradient_norm(
     const std::vector<HeldGradients>& held,
     double max_norm,
     double norm_type);
 
-/// Multiplies tensors of any devices and dtypes, each in its own dtype.
+/// Multiplies tensors on any devices, each in its own dtype.
 void scale_in_place(
     const std::vector<at::Tensor>& tensors,
     const at::Tensor& factor);

@@ -18,8 +18,8 @@ namespace {
 
 constexpr size_t kNumFacts = 5;
 constexpr int64_t kNothing = std::numeric_limits<int64_t>::min();
-/// The status of a rank that is training. A rank that has finished sends the
-/// negative of its micro-batches in incomplete accumulations.
+/// The status of a rank that is training. A finished rank sends the negative
+/// number of its micro-batches in incomplete accumulations.
 constexpr int64_t kTrains = 1;
 
 } // namespace
@@ -49,8 +49,8 @@ int64_t JoinChannel::divisor(const JoinNews& news) const {
   return divides_by_active() ? news.num_active : group_.world_size();
 }
 
-// Every value is sent with its negative: the maximum of both is the same number
-// only if all ranks agree. They are followed by the status of each rank.
+// Every value is sent together with its negative. The maxima of both agree only
+// if all ranks have sent the same value. The status of each rank follows.
 std::optional<JoinNews> JoinChannel::exchange(
     const std::vector<int64_t>& facts,
     int64_t standing) {
@@ -238,7 +238,7 @@ void JoinGuard::match_the_others() {
     if (news->event == JoinEvent::kReduction) {
       reductions_->match(*news);
     } else {
-      // Only a joinable model announces.
+      // Only a joinable model can be announced.
       engines_[static_cast<size_t>(news->model)]->joinable()->match(*news);
     }
   }

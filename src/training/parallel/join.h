@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How ranks that are still training tell those that have finished what comes
-// next.
+// How ranks that are still training tell finished ranks which collectives
+// follow.
 #pragma once
 
 #include <cstdint>
@@ -17,27 +17,27 @@ namespace accelerate {
 
 enum class JoinEvent : int64_t { kForward, kBackward, kReduction };
 
-/// What all training ranks do next.
+/// The next action of all training ranks.
 struct JoinNews {
   JoinEvent event = JoinEvent::kForward;
-  /// Which of the guard's models; for a reduction: how many numbers.
+  /// The index of the guard's model; for a reduction, the number of elements.
   int64_t model = 0;
   /// Whether a graph is recorded, and whether gradients are synchronised.
   bool records = false;
   bool syncs = false;
-  /// The number of training ranks, and the highest of them, whose buffers are
-  /// used.
+  /// The number of training ranks, and the highest training rank. All ranks use
+  /// its buffers.
   int64_t num_active = 0;
   int last_active = 0;
 };
 
-/// One small collective per event: each training rank announces, each finished
-/// rank listens.
+/// One small collective per event: each training rank calls `announce`, and
+/// each finished rank calls `listen`.
 class JoinChannel {
  public:
   JoinChannel(ProcessGroup group, JoinOptions options);
 
-  /// How many updates this rank has made, which ranks compare.
+  /// How many updates this rank has made. Ranks compare the counts.
   void set_num_updates(std::function<int64_t()> num_updates) {
     num_updates_ = std::move(num_updates);
   }
@@ -45,9 +45,9 @@ class JoinChannel {
   /// Throws `MismatchError` if ranks announce different things.
   JoinNews announce(JoinEvent event, int64_t model, bool records, bool syncs);
   /// Called by a finished rank with `num_unfinished` micro-batches in
-  /// incomplete accumulations. Empty when no rank trains any more.
+  /// incomplete accumulations. Empty when all ranks have finished.
   std::optional<JoinNews> listen(int64_t num_unfinished);
-  /// What each rank listened with when the last one had finished.
+  /// The `num_unfinished` of each rank when the last rank finished.
   const std::vector<int64_t>& unfinished_of_ranks() const {
     return unfinished_of_ranks_;
   }
@@ -55,7 +55,7 @@ class JoinChannel {
   /// The rank whose parameters all ranks receive at the end; empty if no rank
   /// had a batch.
   std::optional<int> last_trained() const { return last_trained_; }
-  /// The divisor of gradients.
+  /// The number by which synchronised gradients are divided.
   int64_t divisor(const JoinNews& news) const;
   bool divides_by_active() const {
     return !options_.divide_by_initial_world_size;
@@ -73,16 +73,17 @@ class JoinChannel {
   std::vector<int64_t> unfinished_of_ranks_;
 };
 
-/// The small reductions of a training step: overflow flags, loss weights.
-/// Inside a join, ranks without batches answer them.
+/// The small reductions of a training step, such as overflow flags and loss
+/// weights. Inside a join, ranks without batches take part in them.
 class ACCELERATE_INTERNAL StepReductions {
  public:
-  /// Gives all ranks the state of `root`'s step apart from its models.
+  /// Broadcasts the state of `root`'s step, except for its models, to all
+  /// ranks.
   using Share = std::function<void(int root)>;
 
   using Engines = std::vector<std::shared_ptr<ParallelEngine>>;
-  /// How many micro-batches of these engines' models are in incomplete
-  /// accumulations.
+  /// The number of micro-batches in incomplete accumulations of these engines'
+  /// models.
   using Unfinished = std::function<int64_t(const Engines& engines)>;
 
   StepReductions(ProcessGroup group, c10::Device device);
@@ -90,8 +91,8 @@ class ACCELERATE_INTERNAL StepReductions {
   void set_unfinished(Unfinished unfinished) {
     unfinished_ = std::move(unfinished);
   }
-  /// Of this rank, and what to do when all ranks have the same weights after a
-  /// join.
+  /// Sets the update count of this rank, and what to do when all ranks have the
+  /// same weights after a join.
   void set_updates(
       std::function<int64_t()> num_updates,
       std::function<void()> forget_updates) {
@@ -100,17 +101,19 @@ class ACCELERATE_INTERNAL StepReductions {
   }
   const ProcessGroup& group() const { return group_; }
 
-  /// `numbers` are floats to compare or doubles to add; zero changes nothing.
-  /// Returns the divisor of gradients that are synchronised now.
+  /// Reduces `numbers`: floats for a maximum, doubles for a sum. Zeros do not
+  /// change the result. Returns the divisor of gradients that are synchronised
+  /// in this step.
   int64_t reduce(at::Tensor& numbers, ReduceOp op);
 
   void begin_join(std::shared_ptr<JoinChannel> channel, const Engines& engines);
   void end_join();
   bool is_joining() const { return join_ != nullptr; }
-  /// Whether ranks without batches would not answer this engine.
+  /// Whether ranks without batches would not take part in the collectives of
+  /// this engine.
   bool leaves_out(const ParallelEngine& engine) const;
   int64_t num_unfinished() const;
-  /// Called on a rank without batches.
+  /// Called on a rank without batches: makes the matching reduction.
   void match(const JoinNews& news) const;
   void share(int root) const;
 

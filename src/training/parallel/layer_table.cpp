@@ -46,7 +46,7 @@ void check_compression(const EngineOptions& options) {
   }
 }
 
-/// In the order of their callbacks. References to rows stay valid.
+/// The rows, in the order of their callbacks. References to rows stay valid.
 std::deque<LayerRow>& table() {
   static std::deque<LayerRow> rows = {
       {.name = "master_weights",

@@ -20,16 +20,16 @@ namespace accelerate {
 /// What a run requests of its engines.
 struct EngineOptions {
   DdpOptions ddp = {};
-  /// With data-parallel ranks. Options that are wrong there are rejected on a
-  /// single process, too.
+  /// Applies with data-parallel ranks. A single process rejects invalid
+  /// options, too.
   ShardingOptions shard = {};
   OwnEngine own = {};
   bool master_weights = false;
   Precision precision = Precision::kNo;
   Mesh mesh = {};
 
-  /// True for a connected group of one rank, too: its steps make the same calls
-  /// as those of several.
+  /// Also true for a connected group of one rank: its steps make the same calls
+  /// as those of several ranks.
   bool has_data_ranks() const {
     return !mesh.group(MeshDimension::kData).is_solo();
   }
@@ -40,42 +40,43 @@ struct EngineOptions {
 
 /// One row per layer.
 struct LayerRow {
-  /// In messages.
+  /// The name in messages.
   std::string name;
   bool (*applies)(const EngineOptions& options) = nullptr;
   /// Creates the layer of one model; null if this model does not need it.
-  /// Collective if the layer communicates. Throws `MismatchError` naming the
-  /// odd rank if models differ.
+  /// Collective if the layer communicates. Throws `MismatchError` if models
+  /// differ between ranks, and names the rank that differs.
   std::unique_ptr<Layer> (*make)(
       const EngineArguments& arguments,
       const EngineOptions& options) = nullptr;
-  /// The dimensions of the mesh along which it divides the work. A run whose
-  /// mesh has another one is an error.
+  /// The dimensions of the mesh along which the layer divides the work. A mesh
+  /// with a dimension that no layer serves is an error.
   MeshDimension serves = {};
-  /// Names of rows that it does not combine with.
+  /// The names of rows that this layer cannot be combined with.
   std::vector<std::string> excludes = {};
-  /// Throws `ConfigError` on options that do not fit. Called whether or not the
-  /// layer applies.
+  /// Throws `ConfigError` on invalid options. Called even if the layer does not
+  /// apply.
   void (*check)(const EngineOptions& options) = nullptr;
-  /// Whether it puts parameters on the device itself, shard by shard.
+  /// Whether the layer moves parameters to the device itself, shard by shard.
   bool (*places_shards)(const EngineOptions& options) = nullptr;
-  /// Why no step can be recorded, whatever the model; empty if some can.
+  /// Why no step can be recorded, regardless of the model; empty if some steps
+  /// can.
   std::string (*why_not_to_capture)(const EngineOptions& options) = nullptr;
-  /// Whether a checkpoint without its state cannot be loaded.
+  /// Whether a checkpoint without this layer's state cannot be loaded.
   bool needs_state = false;
 };
 
-/// Adds a row before the built-in ones. Call it when a program is loaded.
+/// Adds a row before the built-in ones. Call this while the program is loaded.
 ACCELERATE_INTERNAL void register_layer(LayerRow row);
 
-/// The dimensions that some layer serves.
+/// The dimensions that at least one layer serves.
 MeshDimension served_dimensions();
 
 /// The layers of the engines of a run. By default there are none.
 class ACCELERATE_INTERNAL EnginePlan {
  public:
   EnginePlan() = default;
-  /// Throws `ConfigError` if layers do not combine, or options do not fit.
+  /// Throws `ConfigError` if layers cannot be combined, or options are invalid.
   explicit EnginePlan(EngineOptions options);
 
   /// Creates the engine of one model; see `LayerRow::make`.
@@ -91,9 +92,9 @@ class ACCELERATE_INTERNAL EnginePlan {
   std::vector<const LayerRow*> rows_;
 };
 
-/// Converts the floating-point parameters to `arguments.weights` in place,
-/// keeps a master weight for each trained one, and lets optimizers train these.
-/// Checkpoints contain the master weights. Throws `UsageError` on sparse
+/// Converts the floating-point parameters to `arguments.weights` in place.
+/// Optimizers train an fp32 master weight for each trained parameter, and
+/// checkpoints contain the master weights. Throws `UsageError` on sparse
 /// gradients.
 std::unique_ptr<Layer> make_master_layer(const EngineArguments& arguments);
 
@@ -103,7 +104,7 @@ std::unique_ptr<Layer> make_ddp_layer(
     const DdpOptions& options);
 
 /// Shards parameters, gradients or optimizer state, starting with rank 0's
-/// values. Shards are master weights themselves.
+/// values. Shards are their own master weights.
 std::unique_ptr<Layer> make_shard_layer(
     const EngineArguments& arguments,
     const ShardingOptions& options);

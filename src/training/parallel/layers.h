@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interfaces of layers, of which the engine of a model is made.
+// The interfaces of layers. The engine of a model consists of layers.
 #pragma once
 
 #include <functional>
@@ -25,27 +25,29 @@ class ParallelEngine;
 
 /// What happened to a model's gradients in a backward.
 enum class GradientArrival {
-  /// No layer checks.
+  /// Unknown, because no layer checks.
   kUnknown,
-  /// There were none.
+  /// The backward computed no gradients.
   kNone,
-  /// They were synchronised, or will be at the end of the accumulation.
+  /// The gradients were synchronised, or will be at the end of the
+  /// accumulation.
   kMet,
-  /// They stayed local, because no forward that they belong to was announced.
+  /// The gradients stayed local, because no forward that they belong to was
+  /// announced.
   kStayed,
 };
 
 /// How gradients are cleared after use.
 enum class Zeroing {
-  /// They are dropped: the next backward creates new ones.
+  /// Drop the gradients. The next backward creates new ones.
   kDrop,
-  /// They are filled with zeros in place, for captured steps.
+  /// Fill the gradients with zeros in place, for captured steps.
   kFill,
 };
 
-/// What a layer is created from.
+/// The arguments from which a layer is created.
 struct EngineArguments {
-  /// The ranks that average gradients: those that see different data.
+  /// The ranks that see different data, and so average gradients.
   ProcessGroup group;
   ParameterSet model;
   MemoryOptions memory = {};
@@ -54,16 +56,16 @@ struct EngineArguments {
   std::optional<at::ScalarType> weights = {};
   /// The arrangement of all ranks.
   Mesh mesh = {};
-  /// The device of tensors that have no memory yet
-  /// (`state/deferred_tensors.h`), and of gathered parameters' shards.
+  /// The device of tensors that have no memory yet (see
+  /// `state/deferred_tensors.h`), and of the shards of gathered parameters.
   c10::Device device = c10::kCPU;
-  /// The engine that the layer becomes a part of, and which owns it.
+  /// The engine that owns the layer.
   ParallelEngine* engine = nullptr;
 };
 
-/// One concern of training a model together with other ranks. A layer derives
-/// from the interfaces below that it needs; `ParallelEngine` calls it only
-/// through these. Callbacks in the order in which a step calls them:
+/// One aspect of training a model with several ranks. A layer implements the
+/// interfaces below that it needs. `ParallelEngine` is the only caller. A step
+/// calls the callbacks in this order:
 ///
 ///     before_forward ... after_forward, or abandon_forward
 ///     before_backward ... after_backward, or abandon_backward
@@ -71,16 +73,16 @@ struct EngineArguments {
 ///     before_step ... after_step, or abandon_step
 ///     zero_gradients
 ///
-/// Layers are in the order of their table: `before_` callbacks run from the
-/// first to the last layer, `after_` and `abandon_` callbacks from the last to
-/// the first. The `abandon_` callbacks are called instead if the code in
-/// between has thrown; the next call starts from a clean state. Gradients are
-/// kept: those of earlier backwards and, as in torch, those that had arrived
-/// before the error.
+/// Layers have the order of their table. `before_` callbacks run from the first
+/// to the last layer, `after_` and `abandon_` callbacks from the last to the
+/// first. If the code between the two callbacks throws, `abandon_` is called
+/// instead of `after_`, and the next call starts from a clean state. Gradients
+/// are kept: those of earlier backwards and, as in torch, those that had
+/// arrived before the error.
 ///
 /// `parameter` is a tensor of the `ParameterSet` that the layer was created
-/// for, or what is trained instead. Used by the training thread; autograd's
-/// threads call the layer's own hooks.
+/// for, or the tensor that is trained in its place. The training thread calls
+/// layers; autograd's threads call the layer's own hooks.
 class ACCELERATE_INTERNAL Layer {
  public:
   Layer() = default;
@@ -92,24 +94,24 @@ class ACCELERATE_INTERNAL Layer {
 class ACCELERATE_INTERNAL ForwardLayer : public virtual Layer {
  public:
   /// Whether the engine cannot train the model in its current state, because
-  /// all parameters were frozen when it was created and some no longer are: the
-  /// next forward that records a graph creates another engine.
+  /// all parameters were frozen when it was created and some are trainable
+  /// again. The next forward that records a graph then creates another engine.
   virtual bool is_outdated() const { return false; }
   virtual void before_forward() {}
   /// Whether `after_forward` needs the output of this step.
   virtual bool wants_outputs() const { return false; }
-  /// With the tensors of the output if `wants_outputs` requested them. May
-  /// replace them.
+  /// `outputs` contains the tensors of the output if `wants_outputs` requested
+  /// them. The layer may replace them.
   virtual void after_forward(std::span<at::Tensor* const> /*outputs*/) {}
   virtual void abandon_forward() {}
-  /// The model's buffers have been replaced by other tensors.
+  /// Called when the model's buffers were replaced by other tensors.
   virtual void set_buffers(
       const std::vector<std::string>& /*names*/,
       const std::vector<at::Tensor>& /*buffers*/) {}
 };
 
-/// Called around every backward of the run, even one that does not reach this
-/// model.
+/// A layer that is called around every backward of the run, even one that does
+/// not reach this model.
 class ACCELERATE_INTERNAL BackwardLayer : public virtual Layer {
  public:
   virtual void before_backward() {}
@@ -117,74 +119,75 @@ class ACCELERATE_INTERNAL BackwardLayer : public virtual Layer {
   virtual void abandon_backward() {}
 };
 
-/// Synchronises gradients. An engine has at most one.
+/// A layer that synchronises gradients. An engine has at most one such layer.
 class ACCELERATE_INTERNAL ExchangeLayer : public BackwardLayer {
  public:
-  /// While false, backward accumulates local gradients and sends nothing.
+  /// While false, backward accumulates gradients locally and sends nothing.
   virtual void set_sync(bool sync) = 0;
   virtual bool sync() const = 0;
   /// Makes the next backward average all gradients, even if the forward ran
   /// while `sync` was false.
   virtual void sync_next_backward() = 0;
-  /// The graph of the coming backward is retained for another one.
+  /// Called if the graph of the next backward is retained for another one.
   virtual void await_another_backward() {}
-  /// Of the latest backward.
+  /// The arrival of gradients in the latest backward.
   virtual GradientArrival arrival() const { return GradientArrival::kUnknown; }
-  /// A state was loaded: `parameter.grad()` is this rank's part of an
-  /// accumulation, or undefined.
+  /// Called after state was loaded: `parameter.grad()` is this rank's share of
+  /// an accumulation, or undefined.
   virtual void note_loaded_gradient(const at::Tensor& /*parameter*/) {}
   /// Null if ranks cannot have different numbers of batches.
   virtual Joinable* joinable() { return nullptr; }
 };
 
-/// Keeps gradients elsewhere than in `parameter.grad()`.
+/// A layer that keeps gradients outside of `parameter.grad()`.
 class ACCELERATE_INTERNAL GradientLayer : public virtual Layer {
  public:
-  /// The gradient as this rank currently holds it: during accumulation what was
-  /// accumulated so far, at its end the whole or its slice; undefined if there
-  /// is none. Nothing if the parameter has its own, which the caller reads.
+  /// The gradient as this rank currently has it: the accumulated gradient
+  /// during accumulation, and the whole gradient or this rank's slice at its
+  /// end. Undefined if there is no gradient. Returns nullopt if the caller must
+  /// read `parameter.grad()`.
   virtual std::optional<at::Tensor> gradient(
       const at::Tensor& parameter) const = 0;
-  /// An optimizer has cleared the gradients of what it trains for these
-  /// parameters; the layer clears its own.
+  /// Called when an optimizer has cleared the gradients of the tensors that it
+  /// trains for these parameters. The layer clears its own.
   virtual void zero_gradients(
       const std::vector<at::Tensor>& parameters,
       Zeroing how) = 0;
-  /// What this rank saves: `gradient`, or a `TensorSlice` of what all ranks
-  /// have received, with pieces of any value.
+  /// The gradient that this rank saves: `gradient`, or a `TensorSlice` of the
+  /// gradient that all ranks have received. Its pieces may have any value.
   virtual std::optional<StateValue> saved_gradient(
       const at::Tensor& parameter) const {
     return gradient(parameter);
   }
-  /// Loads such a value; clears the gradient if it is undefined. False if the
-  /// caller stores it in `parameter.grad()`.
+  /// Loads such a value; clears the gradient if it is undefined. Returns false
+  /// if the caller must store the value in `parameter.grad()`.
   virtual bool load_gradient(
       const at::Tensor& /*parameter*/,
       const StateValue& /*value*/) {
     return false;
   }
-  /// All gradients of the model, read-only, with any layout and dtype, if they
-  /// belong to these parameters and the layer keeps them only for the step;
-  /// otherwise empty.
+  /// All gradients of the model, read-only, with any layout and dtype. Empty
+  /// unless they belong to these parameters and the layer keeps them only for
+  /// the step.
   virtual std::vector<at::Tensor> kept_gradients(
       const std::vector<at::Tensor>& /*parameters*/) {
     return {};
   }
-  /// Multiplies what `kept_gradients` has just returned when it is next read;
-  /// not at all if the tensor is undefined.
+  /// Multiplies the gradients that `kept_gradients` has just returned when they
+  /// are next read. An undefined tensor cancels this.
   virtual void scale_kept_gradients(const at::Tensor& /*factor*/) {}
 };
 
-/// Called around the step of each optimizer that trains parameters of the
-/// model.
+/// A layer that is called around the step of each optimizer that trains
+/// parameters of the model.
 class ACCELERATE_INTERNAL UpdateLayer : public virtual Layer {
  public:
   virtual void before_step() {}
-  /// Before an update that is not skipped: the trained tensors, and the
-  /// reduced-precision weights that the model computes with. If the optimizer
-  /// `takes` them, it writes both, and may find gradients in the weights'
-  /// dtype, to be multiplied; otherwise it finds gradients of the trained
-  /// tensors. Null if there are none.
+  /// Called before an update that is not skipped. Returns the trained tensors
+  /// and the reduced-precision weights that the model computes with; null if
+  /// there are none. If the optimizer `takes` them, it writes both, and its
+  /// gradients may have the weights' dtype and a factor that it must apply.
+  /// Otherwise its gradients belong to the trained tensors.
   virtual const ReducedCopies* reduced_copies(bool /*takes*/) {
     return nullptr;
   }
@@ -193,81 +196,86 @@ class ACCELERATE_INTERNAL UpdateLayer : public virtual Layer {
   virtual void abandon_step() {}
 };
 
-/// Where a layer puts a tensor that it was given by the layers before it.
+/// Where a layer puts a tensor that it received from the layers before it.
 struct LayerPlacement {
-  /// What an optimizer trains in its place: the tensor itself, a view of it, or
-  /// this rank's slice.
+  /// The tensor that an optimizer trains in its place: the same tensor, a view
+  /// of it, or this rank's slice.
   at::Tensor trained;
-  /// How ranks divide the elements of the tensor that the layer was given.
+  /// How ranks divide the elements of the received tensor.
   std::vector<TensorPlacement> placements = {};
   TensorMemory memory = TensorMemory::kDevice;
-  /// If the model itself has only this rank's part of a larger tensor: the
-  /// shape of that one, which `placements` divide. Such layers come first.
+  /// If the model itself has only this rank's shard of a larger tensor: the
+  /// shape of the larger tensor, which `placements` divide. Layers that set
+  /// this are first in the table.
   std::vector<int64_t> whole = {};
 };
 
-/// Decides what optimizers train, and describes where its elements are.
-/// Checkpoints, clipping and `check_ranks_equal` follow from the description.
+/// A layer that decides which tensors optimizers train. It also describes where
+/// their elements are, for checkpoints, clipping and `check_ranks_equal`.
 class ACCELERATE_INTERNAL PlacementLayer : public virtual Layer {
  public:
-  /// Called once per parameter, when the engine has all its layers. `tensor` is
-  /// the parameter, or what the layers before this one train in its place.
+  /// Called once per parameter, after all layers were added. `tensor` is the
+  /// parameter, or the tensor that earlier layers train in its place.
   virtual LayerPlacement place(const at::Tensor& tensor) const = 0;
 };
 
-/// An engine without such a layer can be recorded at any time.
+/// A layer that restricts recording. An engine without such a layer can be
+/// recorded at any time.
 class ACCELERATE_INTERNAL CaptureLayer : public virtual Layer {
  public:
-  /// Why no step of the model can be recorded; empty if some can.
+  /// Why no step of the model can be recorded; empty if some steps can.
   virtual std::string why_not_to_record() const { return {}; }
-  /// From now on, steps may be recorded, on `StreamRole::kRecording`, which is
-  /// the current stream. Not a collective, but it may change later ones: all
+  /// Prepares for recording steps on `StreamRole::kRecording`, which is the
+  /// current stream. Not a collective, but it may change later ones, so all
   /// ranks call it at the same point.
   virtual void prepare_recording() {}
-  /// Whether a step may be recorded or replayed now: its tensors have their
-  /// final addresses, and nothing waits for a backward.
+  /// Whether a step may be recorded or replayed now. The layer's tensors must
+  /// have their final addresses, and no work may wait for a backward.
   virtual bool is_recordable() const { return true; }
-  /// Changes when tensors of recorded steps no longer exist.
+  /// A number that changes when tensors of recorded steps become invalid.
   virtual size_t num_layouts() const { return 0; }
-  /// Whether the next forward starts with its own collective, which depends on
-  /// earlier forwards. A replay leaves the same value as the recorded step.
+  /// Whether the next forward starts with a collective of this layer. This
+  /// depends on earlier forwards. A replay leaves the same value as the
+  /// recorded step.
   virtual bool shares_buffers_next() const { return false; }
   virtual void set_shares_buffers_next(bool /*shares*/) {}
 };
 
-/// Has values of parameters besides the trained ones, or state between steps.
+/// A layer that has values of parameters besides the trained ones, or state
+/// between steps.
 class ACCELERATE_INTERNAL StateLayer : public virtual Layer {
  public:
-  /// Called with each parameter's value, on the host, and its index in the
-  /// model.
+  /// Called with the value of each parameter in host memory, and its index in
+  /// the model.
   using TakeWhole = std::function<void(size_t index, const at::Tensor& value)>;
 
-  /// The current value of a parameter of which ranks train slices, if this rank
+  /// The current value of a parameter whose slices ranks train, if this rank
   /// has all of it; otherwise undefined.
   virtual at::Tensor whole_value(const at::Tensor& /*parameter*/) const {
     return {};
   }
-  /// Values of parameters are about to be loaded: nothing may still be reading
-  /// the current ones.
+  /// Called before values of parameters are loaded. The layer must not read the
+  /// old values afterwards.
   virtual void before_load() {}
-  /// What is trained for the parameter has a loaded value: updates what the
-  /// model computes with. `whole` is the value of the parameter; undefined if
-  /// this rank received only its slice.
+  /// Called when the tensor trained for the parameter has a loaded value:
+  /// updates the weights that the model computes with. `whole` is the value of
+  /// the parameter; undefined if this rank received only its slice.
   virtual void take_loaded(
       const at::Tensor& /*parameter*/,
       const at::Tensor& /*whole*/) {}
-  /// All ranks have loaded what they save of all parameters: from now on the
-  /// model uses it, even if this rank received slices of whole weights.
-  /// Collective if ranks hold slices.
+  /// Called when all ranks have loaded their parts of all parameters. The model
+  /// then uses the loaded values, even if this rank received slices of whole
+  /// weights. Collective if ranks hold slices.
   virtual void after_load() {}
   /// If ranks train slices: passes the value of each parameter to `take` on
-  /// ranks that `keep` them, a few at a time. Collective. False if they do not.
+  /// ranks with `keep`, a few at a time, and returns true. Otherwise returns
+  /// false. Collective.
   virtual bool visit_parameters(bool /*keep*/, const TakeWhole& /*take*/) {
     return false;
   }
-  /// State that the layer itself keeps between steps, such as the error
-  /// feedback of a compression. The layers of an engine use different keys; a
-  /// loaded state also contains those of the others.
+  /// State that the layer keeps between steps, such as the error feedback of a
+  /// compression. The layers of an engine use different keys. A loaded state
+  /// also contains the keys of the other layers.
   virtual StateDict state_dict() const { return {}; }
   virtual void load_state_dict(const StateDict& /*state*/) {}
 };

@@ -19,11 +19,11 @@
 namespace accelerate {
 namespace {
 
-/// Not in core, below autograd, and inherited by views.
+/// A key that is unused in core, is below autograd, and is inherited by views.
 constexpr c10::DispatchKey kLazyKey = c10::DispatchKey::Fake;
 
-/// The context of a lazy storage's pointer, whether or not there is memory, so
-/// that every view finds the owner.
+/// The context of a lazy storage's pointer, so that every view finds the owner,
+/// even without memory.
 struct LazyContext {
   std::weak_ptr<MemoryOwner> owner;
   std::string name;
@@ -34,7 +34,7 @@ void drop_lazy_context(void* context) {
   delete static_cast<LazyContext*>(context);
 }
 
-/// Null if the tensor is not in a lazy storage.
+/// The context of the tensor's storage; null if it is not a lazy storage.
 const LazyContext* lazy_context(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.key_set().has(kLazyKey) ||
       !tensor.has_storage()) {
@@ -47,8 +47,9 @@ const LazyContext* lazy_context(const at::Tensor& tensor) {
              : nullptr;
 }
 
-// A storage can be told to throw when its pointer is read, but not to stop
-// doing so. Explicit instantiation may name a private member.
+// Torch can make a storage throw when its pointer is read, but cannot undo
+// this. So access the private flag: an explicit instantiation may name a
+// private member.
 template <auto Member>
 struct ThrowFlag {
   friend bool& throw_flag(c10::StorageImpl& storage) { return storage.*Member; }
@@ -56,7 +57,7 @@ struct ThrowFlag {
 bool& throw_flag(c10::StorageImpl& storage);
 template struct ThrowFlag<&c10::StorageImpl::throw_on_immutable_data_ptr_>;
 
-// Views read the device that torch stores next to the key.
+// Sets the device that torch stores next to the key, because views read it.
 template <class Impl>
 void note_device(Impl& tensor, c10::Device device) {
   if constexpr (requires { tensor.set_fake_device(device); }) {
@@ -64,7 +65,7 @@ void note_device(Impl& tensor, c10::Device device) {
   }
 }
 
-/// The memory that one operator uses.
+/// The memory that one operator uses, until it ends.
 class LazyUses {
  public:
   LazyUses() = default;
@@ -118,7 +119,7 @@ bool makes_view(const c10::FunctionSchema& schema) {
   });
 }
 
-/// Requests the memory that an operator with these arguments reads.
+/// Requests the memory of the arguments that an operator reads.
 void bring(
     const c10::FunctionSchema& schema,
     at::ArrayRef<c10::IValue> given,
@@ -142,7 +143,7 @@ void bring(
             ", but this rank only has a shard of it. Change weights before "
             "prepare(), or with a prepared optimizer"));
       }
-      // If a view needs a copy after all, another operator makes it.
+      // If a view turns out to need a copy, another operator makes it.
       if (!is_view) {
         uses.add(*context);
       }
@@ -166,7 +167,7 @@ void bring_and_call(
       stack);
 }
 
-/// Provides four numbers and counts how often.
+/// Provides memory for four elements and counts the uses.
 struct LazyProbe final : MemoryOwner {
   void begin_use() override {
     ++num_uses;
@@ -187,14 +188,14 @@ bool is_refused(Work&& work) {
   return false;
 }
 
-/// What does not work; empty if everything does.
+/// Describes what does not work; empty if everything works.
 std::string try_lazy_storage() {
   const at::AutoGradMode records(true);
   const auto probe = std::make_shared<LazyProbe>();
   LazyStorage storage(
       4 * sizeof(float), c10::Device(c10::kCPU), probe, "a test");
   probe->storage = &storage;
-  // Whatever the program's default dtype is.
+  // Independent of the user's default dtype.
   const auto weight = at::zeros({4}, at::kFloat).requires_grad_(true);
   storage.move_in(weight, 0, at::kFloat);
   const auto view = weight.view({2, 2}).t();
@@ -248,8 +249,8 @@ LazyStorage::LazyStorage(
 void LazyStorage::fill(const at::Tensor& memory) {
   auto* storage = storage_.unsafeGetStorageImpl();
   const auto device = memory.device();
-  // The code that filled the tensor may release it after `empty` is called: a
-  // backend's thread, after its operation is done.
+  // Take the memory out of the tensor, because the code that filled it may hold
+  // the tensor after `empty` was called, e.g. a backend's thread.
   auto taken = memory.storage().set_data_ptr({nullptr, device});
   void* const data = taken.get();
   throw_flag(*storage) = false;

@@ -34,19 +34,19 @@ class MemoryOwner {
   /// `end_use`. Throws if reading is not allowed now.
   virtual void begin_use() = 0;
   virtual void end_use() noexcept = 0;
-  /// Empty if it provides the memory without other ranks.
+  /// Empty if the owner provides the memory without other ranks.
   virtual std::optional<MemorySharers> sharers() { return std::nullopt; }
 };
 
 /// A storage whose memory can be attached to and detached from its tensors and
-/// all their views, including saved ones. Operators on such a tensor are
-/// dispatched by a key below autograd, which requests the memory from the
-/// owner. Operators that write are rejected, and those that only create views
-/// need no memory. Reading the pointer without an operator throws while there
-/// is no memory.
+/// all their views, including saved ones. A dispatch key below autograd
+/// requests the memory from the owner when an operator reads such a tensor.
+/// Operators that write are rejected. Operators that only create views need no
+/// memory. Reading the pointer without an operator throws while the memory is
+/// detached.
 class LazyStorage {
  public:
-  /// Starts empty. `name` appears in messages ("unit 'layers.0'").
+  /// Starts without memory. `name` appears in messages ("unit 'layers.0'").
   LazyStorage(
       int64_t num_bytes,
       c10::Device device,
@@ -60,7 +60,8 @@ class LazyStorage {
   /// A contiguous tensor in this storage that starts at element `offset`.
   at::Tensor tensor(int64_t offset, at::IntArrayRef sizes, at::ScalarType dtype)
       const;
-  /// Moves `tensor` to this storage with this dtype; it keeps its identity.
+  /// Moves `tensor` to this storage with this dtype. The tensor object stays
+  /// the same.
   void move_in(const at::Tensor& tensor, int64_t offset, at::ScalarType dtype)
       const;
 
@@ -70,14 +71,14 @@ class LazyStorage {
   std::string name_;
 };
 
-/// Whether it is in a lazy storage, with or without memory.
+/// Whether the tensor is in a lazy storage, with or without memory.
 bool is_lazy(const at::Tensor& tensor);
 
-/// Empty if it is not in one, or its owner is gone.
+/// Empty if the tensor is not in a lazy storage, or the owner is gone.
 std::optional<MemorySharers> memory_sharers(const at::Tensor& tensor);
 
-/// Registers the key at the first call and tests it. Throws `ConfigError` if
-/// this torch does not treat it as described above.
+/// Registers and tests the dispatch key at the first call. Throws `ConfigError`
+/// if this version of torch does not handle it as described above.
 void check_lazy_storage();
 
 } // namespace accelerate

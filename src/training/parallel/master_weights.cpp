@@ -20,12 +20,13 @@ bool is_castable(const at::Tensor& parameter) {
   return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
 }
 
-/// Gradients arrive in the dtype of the weights, and move to the memory of the
-/// master weights as soon as all ranks have received them, so that accumulation
-/// uses float32. On a single rank, gradients of an accumulation with only one
-/// backward stay as they are until someone needs them in float32, and the
-/// factor of clipping is not applied until then: an optimizer that takes copies
-/// needs neither.
+/// Trains fp32 master weights. Gradients arrive in the dtype of the weights.
+/// When all ranks have received them, they move to the memory of the master
+/// weights, so that accumulation uses float32.
+///
+/// On a single rank, gradients of an accumulation with only one backward keep
+/// their dtype until they are needed in float32. The factor of clipping is also
+/// applied only then. An optimizer that accepts copies needs neither.
 class MasterLayer final : public ForwardLayer,
                           public BackwardLayer,
                           public GradientLayer,
@@ -85,7 +86,8 @@ class MasterLayer final : public ForwardLayer,
 
   void before_backward() override {
     for (size_t i = 0; i < weights_.size(); ++i) {
-      // What a rank accumulates before others receive it is kept.
+      // Keep the gradients that a rank has accumulated before the others
+      // receive them.
       if (!is_shown_[i]) {
         continue;
       }
@@ -97,7 +99,7 @@ class MasterLayer final : public ForwardLayer,
     }
   }
   void after_backward() override {
-    // Others have not received what a rank accumulates locally.
+    // Other ranks have not received gradients that a rank accumulates locally.
     if (!engine_.exchanges() || engine_.sync()) {
       take_gradients();
     } else {
@@ -105,7 +107,7 @@ class MasterLayer final : public ForwardLayer,
     }
   }
   void abandon_backward() override {
-    // As in autograd: gradients that have arrived are kept.
+    // Like autograd, keep gradients that have arrived.
     if (!engine_.exchanges()) {
       take_gradients();
     }
@@ -162,7 +164,7 @@ class MasterLayer final : public ForwardLayer,
     if (how == Zeroing::kFill && factor_.defined()) {
       finish_other_gradients(parameters);
     }
-    // One of the two must keep its memory: the one that accumulates.
+    // Of the two gradients, the one that accumulates must keep its memory.
     const bool keeps_weights = how == Zeroing::kFill && adds_up_weights_;
     for (at::Tensor parameter : parameters) {
       const auto index = index_of(parameter);
@@ -219,7 +221,7 @@ class MasterLayer final : public ForwardLayer,
     gradient.reset();
     is_shown_[*index] = false;
     if (engine_.exchanges()) {
-      return false; // a part of the weight's, until it is synchronised
+      return false; // the gradient of the weight, until it is synchronised
     }
     weights_[*index].mutable_grad().reset();
     if (const auto& whole = std::get<at::Tensor>(value); whole.defined()) {
@@ -230,7 +232,8 @@ class MasterLayer final : public ForwardLayer,
   }
 
  private:
-  /// The master weights are contiguous, so that rank 0's are broadcast at once.
+  /// Makes the master weights contiguous, so that rank 0's are broadcast at
+  /// once.
   void make_masters(const EngineArguments& arguments) {
     std::unordered_map<std::string, std::vector<size_t>> by_device;
     for (size_t i = 0; i < weights_.size(); ++i) {
@@ -284,13 +287,13 @@ class MasterLayer final : public ForwardLayer,
                                     : std::optional(found->second);
   }
 
-  /// The concatenated gradients of master weights. Allocated on first use: a
-  /// run whose gradients stay in the weights' dtype never needs it.
+  /// The memory of concatenated gradients of master weights. Allocated on first
+  /// use, because a run whose gradients keep the weights' dtype never needs it.
   const at::Tensor& gradient_slot(size_t index) const {
     if (gradient_slots_.empty()) {
       gradient_slots_.resize(weights_.size());
-      // Hide from autograd that they are views: torch's optimizers may detach
-      // them in place.
+      // Hide from autograd that these are views, because torch's optimizers may
+      // detach them in place.
       const at::AutoDispatchBelowADInplaceOrView below;
       for (const auto& unit : units_) {
         const auto flat = layout_.reserve(
@@ -306,8 +309,8 @@ class MasterLayer final : public ForwardLayer,
     return gradient_slots_[index];
   }
 
-  /// Whether the gradient of a master weight is the one that was clipped:
-  /// someone may have replaced it since.
+  /// Whether the pending factor applies to the gradient of this master weight.
+  /// It does not if the gradient was replaced since clipping.
   bool waits(size_t index) const {
     return masters_[index].grad().unsafeGetTensorImpl() == waiting_[index];
   }
@@ -320,7 +323,8 @@ class MasterLayer final : public ForwardLayer,
     return true;
   }
 
-  /// Gradients filled with zeros are not multiplied any more: after an overflow
+  /// Finishes the gradients of all other parameters. The gradients of these are
+  /// filled with zeros and must not be multiplied, because after an overflow
   /// the factor is NaN.
   void finish_other_gradients(const std::vector<at::Tensor>& parameters) {
     std::vector<bool> is_filled(masters_.size(), false);
@@ -334,12 +338,13 @@ class MasterLayer final : public ForwardLayer,
 
   void take_gradients() {
     const at::NoGradGuard no_grad;
-    if (factor_.defined()) { // not for later gradients
+    if (factor_.defined()) { // it does not apply to later gradients
       finish_gradients();
     }
-    // A bucket's memory is written again; that of a single rank is not.
+    // The memory of a bucket is written again. On a single rank, it is not.
     const bool may_stay = !engine_.exchanges() && !engine_.is_accumulating();
-    // [0]: those moved to an empty place; [1]: those that are added.
+    // [0]: gradients that are moved. [1]: gradients that are added to earlier
+    // ones.
     std::vector<at::Tensor> come[2], targets[2];
     for (size_t i = 0; i < weights_.size(); ++i) {
       at::Tensor& gradient = weights_[i].mutable_grad();
@@ -370,8 +375,8 @@ class MasterLayer final : public ForwardLayer,
     }
   }
 
-  /// Converts gradients in the weights' dtype to float32, and multiplies those
-  /// that are not excluded.
+  /// Converts gradients in the weights' dtype to float32, and applies the
+  /// pending factor to those that are not excluded.
   void finish_gradients(const std::vector<bool>& is_left_out = {}) const {
     const bool stays = std::exchange(stays_, false);
     const auto factor = std::exchange(factor_, {});
@@ -409,28 +414,28 @@ class MasterLayer final : public ForwardLayer,
   ParameterSet model_;
   /// Parameters without a master weight because they were frozen, by index.
   std::vector<size_t> frozen_;
-  /// What the model computes with, and what is trained instead.
+  /// The weights that the model computes with.
   std::vector<at::Tensor> weights_;
   std::vector<at::Tensor> masters_;
-  /// The memory of master weights, and that of their gradients if it was
-  /// needed.
+  /// The memory of master weights, and of their gradients if these were needed.
   std::vector<MemoryLayout::Unit> units_;
   mutable std::vector<at::Tensor> gradient_slots_;
   std::vector<at::Tensor> master_values_;
   std::vector<at::Tensor> weight_values_;
-  /// Whether a weight exposes the gradient that its master weight has taken
-  /// over.
+  /// Whether a weight's gradient is the one that its master weight has already
+  /// taken.
   std::vector<bool> is_shown_;
-  /// From master weights to weights.
+  /// Maps master weights to weights.
   ReducedCopies copies_;
-  /// Whether a gradient of a master weight has the weights' dtype.
+  /// Whether the gradient of a master weight has the weights' dtype.
   mutable bool stays_ = false;
   /// The pending factor of all these gradients; undefined if there is none.
   mutable at::Tensor factor_;
-  /// The gradients it applies to; null if a master weight had none.
+  /// The gradients that the factor applies to; null if a master weight had
+  /// none.
   std::vector<const c10::TensorImpl*> waiting_;
-  /// Whether backwards accumulate in the weights' gradients before
-  /// synchronisation.
+  /// Whether backwards accumulate in the weights' gradients until they are
+  /// synchronised.
   bool adds_up_weights_ = false;
   /// Whether the current step writes the weights itself.
   bool are_written_ = false;

@@ -119,13 +119,13 @@ void MemoryLayout::move_in(MemoryUse use, const at::Tensor& tensor) const {
   auto* storage = tensor.storage().unsafeGetStorageImpl();
   const size_t num_bytes = storage->nbytes();
   auto memory = allocate_on(tensor.device(), *target, num_bytes);
-  // The copy uses tensors, so that it is ordered on the device's current
+  // Copy with tensors, so that the copy is ordered on the device's current
   // stream.
   const auto bytes = at::TensorOptions(at::kByte).device(tensor.device());
   const auto size = static_cast<int64_t>(num_bytes);
   at::from_blob(memory.get(), {size}, bytes)
       .copy_(at::from_blob(storage->mutable_data(), {size}, bytes));
-  // The previous memory is released after the copy was queued.
+  // The previous memory is released after the copy has been queued.
   storage->set_data_ptr_noswap(std::move(memory));
   storage->set_allocator(target);
 }

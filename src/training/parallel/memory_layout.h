@@ -15,16 +15,17 @@
 
 namespace accelerate {
 
-/// The only owner of memory for parameters and gradients: engines decide which
-/// parameters belong together, this class where they are stored. A plain value;
-/// copies share no memory.
+/// The only owner of memory for parameters and gradients. Engines decide which
+/// parameters belong together; this class decides where they are stored. Copies
+/// share no memory.
 class ACCELERATE_INTERNAL MemoryLayout {
  public:
   /// Parameters that are stored, sent or gathered together.
   struct Unit {
     /// Indices into the engine's list of parameters, in storage order.
     std::vector<size_t> parameters = {};
-    /// Of each, in elements from the beginning of the unit.
+    /// The offset of each parameter, in elements from the beginning of the
+    /// unit.
     std::vector<int64_t> offsets = {};
     int64_t num_numbers = 0;
   };
@@ -32,13 +33,14 @@ class ACCELERATE_INTERNAL MemoryLayout {
   MemoryLayout() = default;
   explicit MemoryLayout(MemoryOptions options) : options_(options) {}
 
-  /// Defines units of `parameters` by lists of indices, each of one device and
-  /// dtype, concatenated and aligned to `alignment` elements.
+  /// Defines units of `parameters` by lists of indices. The parameters of a
+  /// unit have one device and dtype. They are stored one after the other,
+  /// aligned to `alignment` elements.
   void set_units(
       const std::vector<at::Tensor>& parameters,
       std::vector<std::vector<size_t>> units,
       int64_t alignment = 1);
-  /// Empty if every parameter stays where its model has stored it.
+  /// Empty if every parameter keeps the memory of its model.
   const std::vector<Unit>& units() const { return units_; }
 
   /// An uninitialised flat tensor of `num_numbers` elements.
@@ -46,19 +48,19 @@ class ACCELERATE_INTERNAL MemoryLayout {
       MemoryUse use,
       int64_t num_numbers,
       const at::TensorOptions& options) const;
-  /// As above, filled with zeros.
+  /// Like `reserve`, but filled with zeros.
   at::Tensor allocate(
       MemoryUse use,
       int64_t num_numbers,
       const at::TensorOptions& options) const;
-  /// Views of a unit's flat tensor, in the shapes of its parameters.
+  /// Views of a unit's flat tensor, with the shapes of its parameters.
   std::vector<at::Tensor> views(
       const Unit& unit,
       const at::Tensor& flat,
       const std::vector<at::Tensor>& parameters) const;
-  /// Moves memory that others have allocated to the right allocator: the
-  /// tensor's storage, and every view with it, keeps its identity and values
-  /// and only changes its memory. No effect if the allocator is torch's own.
+  /// Moves memory that other code has allocated to the right allocator. The
+  /// tensor's storage, and every view of it, keeps its identity and values. No
+  /// effect if torch's own allocator is used.
   void move_in(MemoryUse use, const at::Tensor& tensor) const;
 
  private:

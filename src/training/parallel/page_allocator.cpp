@@ -13,7 +13,7 @@
 namespace accelerate {
 namespace {
 
-constexpr std::size_t kMostKept = 2; // per size
+constexpr std::size_t kMostKept = 2; // blocks per size
 
 struct Block {
   void* memory = nullptr;
@@ -52,7 +52,7 @@ class PageAllocator final : public c10::Allocator {
   }
 
   void* take(std::size_t size) {
-    // A forked child may find it locked forever.
+    // The mutex may be locked forever in a forked child.
     if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) {
       auto& kept = kept_[size];
       if (!kept.empty()) {
@@ -88,7 +88,8 @@ class PageAllocator final : public c10::Allocator {
 } // namespace
 
 c10::Allocator& page_allocator() {
-  // Never destroyed, because destructors that run at exit may free tensors.
+  // Never destroyed, because destructors that run at exit may still free
+  // tensors.
   static auto* allocator = new PageAllocator;
   return *allocator;
 }

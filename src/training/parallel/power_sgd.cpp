@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// PowerSGD: approximates a gradient matrix M by P Q^T, where P = M Q is
-// orthogonalised and Q = M^T P. Only P and Q are summed over ranks.
+// PowerSGD approximates a gradient matrix M by P Q^T. P is M Q, orthogonalised,
+// and Q is M^T P. Only P and Q are summed over ranks.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
@@ -23,16 +23,16 @@ struct Factors {
   std::vector<at::Tensor> uncompressed;
 };
 
-/// State kept between steps for one bucket: all P and all Q, each contiguous,
-/// and the error of the last approximation. Has views of both by name, because
-/// every run lays out buckets differently.
+/// The state of one bucket between steps: all P and all Q, each contiguous, and
+/// the error of the last approximation. Q and the error also have views by
+/// name, because the layout of buckets differs between runs.
 struct BucketMemory {
   at::Tensor p, q, error;
   std::map<std::string, at::Tensor> qs, errors;
 };
 
-// The seeds of NumPy's RandomState(seed).randint(10**9), so that runs start
-// from the same factors as PyTorch.
+// Produces the same seeds as NumPy's RandomState(seed).randint(10**9), so that
+// runs start from the same factors as in PyTorch.
 class SeedStream {
  public:
   explicit SeedStream(uint32_t seed) : engine_(seed) {}
@@ -53,13 +53,13 @@ class SeedStream {
   int64_t num_drawn_ = 0;
 };
 
-/// Everything that PowerSGD keeps between steps.
+/// All state that PowerSGD keeps between steps.
 class PowerSgdMemory final : public Stateful {
  public:
   explicit PowerSgdMemory(uint32_t random_seed)
       : seeds(random_seed), random_seed_(random_seed) {}
 
-  // P follows from Q and the next gradient.
+  // Omits P, which follows from Q and the next gradient.
   StateDict state_dict() const override {
     StateDict state;
     state.set("iteration", iteration);
@@ -102,7 +102,7 @@ class PowerSgdMemory final : public Stateful {
     }
   }
 
-  /// Copies what was loaded and not used yet into `target`, which has the same
+  /// Copies a loaded Q that was not used yet into `target`, which has the same
   /// size.
   bool take_q(const std::string& name, at::Tensor target) {
     return take(loaded_qs_, name, std::move(target));
@@ -114,7 +114,7 @@ class PowerSgdMemory final : public Stateful {
 
   int64_t iteration = 0;
   SeedStream seeds;
-  /// By bucket index.
+  /// The state of each bucket, by its index.
   std::map<size_t, BucketMemory> buckets;
 
  private:
@@ -168,8 +168,8 @@ class PowerSgdHook final : public c10d::CommHookInterface {
         state_(std::move(state)),
         memory_(std::move(memory)) {}
 
-  // Synchronous: if the second and third sum were started from callbacks, ranks
-  // with several buckets could start them in different orders.
+  // Synchronous. If callbacks started the second and third sum, ranks with
+  // several buckets could start them in different orders.
   c10::intrusive_ptr<c10::ivalue::Future> runHook(
       c10d::GradBucket& bucket) override {
     auto& buffer = bucket.getBufferRef();
@@ -251,8 +251,8 @@ class PowerSgdHook final : public c10d::CommHookInterface {
     }
   }
 
-  /// Views of `flat`, which has the layout of `buffer`, at the positions of the
-  /// gradients.
+  /// Views of `flat` at the positions of the gradients. `flat` has the layout
+  /// of `buffer`.
   static std::map<std::string, at::Tensor> by_name(
       const std::vector<std::string>& names,
       const std::vector<at::Tensor>& gradients,
@@ -271,7 +271,8 @@ class PowerSgdHook final : public c10d::CommHookInterface {
     return std::min({n, m, options_.matrix_approximation_rank});
   }
 
-  // Which gradients are compressed, and the positions of their factors.
+  // Determines which gradients are compressed, and the positions of their
+  // factors.
   Factors split(
       const std::vector<std::string>& names,
       const std::vector<at::Tensor>& gradients,
@@ -306,7 +307,7 @@ class PowerSgdHook final : public c10d::CommHookInterface {
   }
 
   void place(Factors& factors, const BucketMemory& memory) const {
-    // PyTorch's order: matrices of one shape are consecutive.
+    // Uses PyTorch's order, in which matrices of one shape are consecutive.
     const auto& all = factors.matrices;
     const auto first_alike = [](const auto& list, const at::Tensor& matrix) {
       return std::find_if(list.begin(), list.end(), [&](const auto& other) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sharded training: every rank keeps and trains one shard of each flat unit of
-// parameters.
+// Sharded training. Parameters are concatenated to flat units, and every rank
+// keeps and trains one shard of each unit.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -149,7 +149,7 @@ class ShardLayer final : public ForwardLayer,
     const auto& slice = model_.slice_of(tensor);
     return {slice.own, slice.layout.placements, slice.layout.memory};
   }
-  // Units gathered for a backward that never came contain old weights.
+  // Units that were gathered for a backward that never ran contain old weights.
   void before_step() override { gathers_.release_all(); }
   void after_step(bool did_step) override {
     if (did_step && !model_.is_gathered()) {
@@ -181,7 +181,8 @@ class ShardLayer final : public ForwardLayer,
     }
   }
 
-  // Other ranks may have loaded whole values where this one loaded its shards.
+  // This rank may have loaded its shards while other ranks have loaded whole
+  // values.
   void after_load() override {
     if (!model_.is_gathered() && is_on_any_rank(
                                      model_.everyone(),
@@ -236,7 +237,7 @@ class ShardLayer final : public ForwardLayer,
     }
   }
 
-  /// Takes over the gradients of the parameters that currently require one.
+  /// Updates the state after parameters were frozen or unfrozen.
   void follow_frozen() {
     if (std::equal(
             is_trained_.begin(),
@@ -256,7 +257,7 @@ class ShardLayer final : public ForwardLayer,
     whole_.follow_frozen();
   }
 
-  // As in DDP: once after a forward that changed them.
+  // Like in DDP, buffers are shared once after a forward that changed them.
   void share_buffers(bool trains) {
     const auto& group = model_.everyone();
     if (buffers_may_differ_ && buffers_.is_shared() && !group.is_shut_down()) {
@@ -272,7 +273,7 @@ class ShardLayer final : public ForwardLayer,
   ShardedModel model_;
   WholeGradients whole_;
   UnitGathers gathers_;
-  /// Set once all units exist.
+  /// Created when all units exist.
   std::optional<UnitGradients> gradients_;
   /// For each of `all_`: whether it required a gradient in the last forward.
   std::vector<bool> is_trained_;
@@ -286,7 +287,7 @@ std::unique_ptr<Layer> make_shard_layer(
     const EngineArguments& arguments,
     const ShardingOptions& options) {
   check_lazy_storage();
-  // Parameters that stay whole must be filled and moved now; no gather does it
+  // Fill and move parameters that stay whole, because no gather does this
   // later.
   const auto whole = split_parameters(arguments.model, options).whole;
   fill_deferred(whole.parameters, arguments.device);

@@ -14,7 +14,7 @@
 namespace accelerate {
 namespace {
 
-/// Up to the first numeric component of the name: "layers.0".
+/// The name up to its first numeric component, e.g. "layers.0".
 std::string block_of(const std::string& name) {
   for (size_t begin = 0; begin < name.size();) {
     const size_t end = std::min(name.find('.', begin), name.size());

@@ -11,18 +11,18 @@
 namespace accelerate {
 
 struct ShardUnitPlan {
-  /// The prefix of its parameters' names; empty for those without a match.
+  /// The prefix of the parameters' names; empty for parameters without a match.
   std::string prefix;
-  /// Indices into the lists of the model; of one dtype and device, all trained
-  /// or all frozen.
+  /// Indices into the lists of the model. All members have one dtype and
+  /// device, and are all trained or all frozen.
   std::vector<size_t> members;
 };
 
-/// Throws `UsageError` if the options are invalid, or do not match this model.
+/// Throws `UsageError` if the options are invalid or do not fit this model.
 void check_sharding(const ParameterSet& model, const ShardingOptions& options);
 
-/// A model in two parts: what is sharded, with all buffers, and what the
-/// options or the model leave whole.
+/// A model in two sets: the sharded parameters with all buffers, and the
+/// parameters that the options or the model keep whole.
 struct ShardedParameters {
   ParameterSet sharded;
   ParameterSet whole;
@@ -31,7 +31,7 @@ ShardedParameters split_parameters(
     const ParameterSet& model,
     const ShardingOptions& options);
 
-/// In the order of their first parameters.
+/// Plans the units, in the order of their first parameters.
 std::vector<ShardUnitPlan> plan_shard_units(
     const ParameterSet& model,
     const ShardingOptions& options);

@@ -16,9 +16,8 @@
 namespace accelerate {
 namespace {
 
-/// Parameters and shards are aligned to this many elements: kernels then
-/// process a shard in the same way as the whole, so that results are
-/// bit-identical.
+/// Parameters and shards are aligned to this many elements. Kernels then
+/// process a shard in the same way as the whole, so results are bit-identical.
 constexpr int64_t kShardAlignment = 64;
 
 bool is_cast(const at::Tensor& parameter) {
@@ -26,7 +25,8 @@ bool is_cast(const at::Tensor& parameter) {
   return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
 }
 
-/// The device of a model's units: gathered parameters may start on any device.
+/// The device of a model's units. Parameters to be gathered may start on any
+/// device.
 c10::Device
 device_of(const ParameterSet& model, ShardStage stage, c10::Device device) {
   for (const auto& parameter : model.parameters) {
@@ -37,7 +37,7 @@ device_of(const ParameterSet& model, ShardStage stage, c10::Device device) {
   return device;
 }
 
-/// For parameters outside of blocks.
+/// The name of a unit of parameters outside of blocks.
 std::string name_loose_unit(
     const ParameterSet& model,
     const ShardUnitPlan& plan) {
@@ -76,9 +76,9 @@ ShardedModel::ShardedModel(
   are_shards_read_ = agree_on_deferred_reads();
 }
 
-// Which units can be read shard by shard on every rank. Ranks compare a few
-// elements of each parameter, because different files would yield a model that
-// nobody saved.
+// Determines which units every rank can read shard by shard. Ranks compare a
+// few elements of each parameter, because different files would yield a model
+// that nobody saved.
 std::vector<bool> ShardedModel::agree_on_deferred_reads() const {
   std::vector<uint64_t> own;
   for (const auto& plan : plans_) {
@@ -178,7 +178,7 @@ bool ShardedModel::add_unit() {
   return true;
 }
 
-/// Rank 0's values, whole, in the dtype of training.
+/// The whole values of rank 0, in the dtype of training.
 at::Tensor ShardedModel::share_values(const ShardUnit& unit) const {
   auto flat = layout_.allocate(
       MemoryUse::kParameters, unit.num_numbers, unit.trained_options);
@@ -229,7 +229,7 @@ ShardSlice ShardedModel::make_slice(const ShardUnit& unit, size_t member)
   return slice;
 }
 
-/// `flat` contains the whole values in the dtype of training.
+/// `flat` must contain the whole values in the dtype of training.
 void ShardedModel::place_unit(ShardUnit& unit, const at::Tensor& flat) {
   const auto own = flat.narrow(0, unit.num_own * group_.rank(), unit.num_own);
   const bool shares = !is_gathered() && !is_offloaded() &&
@@ -262,7 +262,7 @@ void ShardedModel::place_unit(ShardUnit& unit, const at::Tensor& flat) {
 
 at::Tensor ShardedModel::reserve_own(MemoryUse use, const ShardUnit& unit)
     const {
-  // The user's allocators are for the model's device.
+  // Allocators of the user are for the model's device.
   return is_offloaded() ? at::empty({unit.num_own}, unit.own_options)
                         : layout_.reserve(use, unit.num_own, unit.own_options);
 }

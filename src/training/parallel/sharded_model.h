@@ -20,28 +20,29 @@
 
 namespace accelerate {
 
-/// Parameters that are stored and sent together.
+/// Parameters that are stored and sent together: a shard unit.
 struct ShardUnit {
   size_t index = 0;
   /// In messages: "unit 'layers.0'".
   std::string name;
-  /// Indices into the model's list.
+  /// The indices of its parameters in `ShardedModel::model()`, and their
+  /// offsets in the flat tensor.
   std::vector<size_t> members;
   std::vector<int64_t> offsets;
-  /// Whether any of them has required a gradient since prepare.
+  /// Whether any of its parameters has required a gradient since prepare().
   bool is_trained = false;
-  /// Elements of all ranks, including padding; elements of a rank's shard.
+  /// The number of elements of the unit, including padding, and of one shard.
   int64_t num_numbers = 0;
   int64_t num_own = 0;
   at::TensorOptions trained_options;
   at::TensorOptions used_options;
-  /// Of `shard`.
+  /// Options of `shard`.
   at::TensorOptions own_options;
 
   /// The shard that this rank trains and saves.
   at::Tensor shard;
-  /// What the model reads, if it is always available; may share the memory of
-  /// `shard`.
+  /// The whole weights, if they stay in memory (stages 1 and 2). May share
+  /// memory with `shard`.
   at::Tensor whole;
 
   at::Tensor member_of(const at::Tensor& flat, size_t member, int64_t size)
@@ -51,21 +52,21 @@ struct ShardUnit {
   bool has_whole() const { return whole.defined() && shard.is_alias_of(whole); }
 };
 
-/// This rank's part of a parameter.
+/// This rank's shard of one parameter.
 struct ShardSlice {
   size_t unit = 0;
   size_t member = 0;
   at::Tensor own = {};
   TensorLayout layout = {};
-  /// Of the whole parameter: one range at most.
+  /// Which elements of the whole parameter this rank has: at most one range.
   TensorPieces pieces = {};
 
-  /// In the whole parameter.
+  /// The first of these elements.
   int64_t begin() const { return pieces.empty() ? 0 : pieces[0].begin; }
 };
 
-/// What is sharded, and where it is stored. Other classes handle the gathers
-/// and gradients of units.
+/// Which parameters are sharded, and where they are stored. `UnitGathers`
+/// gathers the units, and `UnitGradients` handles their gradients.
 class ShardedModel {
  public:
   ShardedModel(
@@ -75,16 +76,16 @@ class ShardedModel {
   ShardedModel(const ShardedModel&) = delete;
   ShardedModel& operator=(const ShardedModel&) = delete;
 
-  /// Adds the next unit with rank 0's values, or, if all ranks can read their
-  /// shard separately, with these; `false` after the last one. Collective.
-  /// Parameters to be gathered keep their own memory, which the class that
-  /// gathers them releases.
+  /// Adds the next unit; returns false if there is none left. If every rank can
+  /// read its own shard from the files, it does so. Otherwise rank 0 broadcasts
+  /// its values. Collective. With stage 3, parameters keep their memory until
+  /// `UnitGathers` releases it.
   bool add_unit();
 
   /// Updates the slices after parameters were frozen or unfrozen.
   void follow_frozen();
 
-  /// All ranks.
+  /// The group of all ranks.
   const ProcessGroup& everyone() const { return everyone_; }
   /// The ranks of one replica of the model, and those that hold the same
   /// shards.
@@ -92,38 +93,38 @@ class ShardedModel {
   const ProcessGroup& replicas() const { return replicas_; }
   const ShardingOptions& options() const { return options_; }
   const MemoryLayout& layout() const { return layout_; }
-  /// Without the parameters that stay whole.
+  /// The sharded parameters only.
   const ParameterSet& model() const { return model_; }
   c10::Device device() const { return device_; }
-  /// Throws `UsageError` naming a parameter that is no longer where `add_unit`,
-  /// or the class that gathers it, has stored it: a step would not change it.
+  /// Throws `UsageError` if user code has moved a parameter to other memory,
+  /// because steps would not update it. The message names the parameter.
   void check_stored() const;
   bool is_offloaded() const { return memory_ == TensorMemory::kHost; }
   bool is_gathered() const { return options_.stage == ShardStage::kParameters; }
 
   std::vector<ShardUnit>& units() { return units_; }
   const std::vector<ShardUnit>& units() const { return units_; }
-  /// With the size of a shard, on the device of shards.
+  /// Allocates an uninitialised tensor for a shard of `unit`.
   at::Tensor reserve_own(MemoryUse use, const ShardUnit& unit) const;
-  /// For each parameter of the model.
+  /// One slice for each parameter of `model()`.
   const std::vector<ShardSlice>& slices() const { return slices_; }
-  /// Whether it is sharded: a tensor of `model()`, or what is trained instead.
+  /// Whether `tensor` is a parameter of `model()` or the slice that is trained
+  /// in its place.
   bool holds(const at::Tensor& tensor) const;
-  /// The index into the model's list, for the model's tensors and what is
-  /// trained instead.
+  /// The index in `model()` of such a parameter or slice.
   size_t index_of(const at::Tensor& tensor) const;
   const ShardSlice& slice_of(const at::Tensor& tensor) const;
   const ShardUnit& unit_of(const ShardSlice& slice) const;
-  /// The parameter that it is a part of.
+  /// The parameter that `slice` is a shard of.
   const at::Tensor& whole_of(const ShardSlice& slice) const;
 
  private:
-  /// Replaces a sample that was not read.
+  /// The checksum of a unit that is not read from files.
   static constexpr uint64_t kNotRead = 0;
   std::vector<bool> agree_on_deferred_reads() const;
-  /// Of the elements of its parameters, combined.
+  /// A hash of a few elements of each parameter of the unit.
   uint64_t sample(const ShardUnitPlan& plan) const;
-  /// Of a unit that has its part.
+  /// `unit.shard` must exist.
   ShardSlice make_slice(const ShardUnit& unit, size_t member) const;
   at::Tensor share_values(const ShardUnit& unit) const;
   void read_shard(ShardUnit& unit) const;
@@ -139,7 +140,7 @@ class ShardedModel {
   ParameterSet model_;
   std::optional<at::ScalarType> weights_;
   c10::Device device_;
-  /// Of parts, on an accelerator's run.
+  /// Where shards are stored.
   TensorMemory memory_;
   std::vector<ShardUnitPlan> plans_;
   /// For each unit: whether every rank reads its shard separately.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads of parameters outside of a forward of the prepared model.
+// Lets code outside of a prepared model's forward read its parameters.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,9 +14,10 @@
 
 namespace accelerate {
 
-/// How a model's own methods, such as `generate`, read its parameters. If these
-/// are sharded, all ranks must call the methods below in the same order;
-/// otherwise they do not communicate. Lives as long as one such method runs.
+/// Reads the parameters of a model in its own methods, such as `generate`.
+/// Exists while one such method runs. If parameters are sharded, all ranks must
+/// call `run` and `is_on_any_rank` in the same order. Otherwise these do not
+/// communicate.
 class ACCELERATE_INTERNAL SharedReads {
  public:
   /// `operation` appears in messages ("generate").
@@ -24,13 +25,13 @@ class ACCELERATE_INTERNAL SharedReads {
 
   /// Whether parameters are sharded over ranks.
   bool are_spread() const { return are_spread_; }
-  /// Whether this rank does what only one rank does, such as writing files.
+  /// Whether this rank does the work of a single rank, such as writing files.
   bool is_main() const;
-  /// `work` may read parameters, the same ones in the same order on all ranks.
-  /// Records no graph.
+  /// `work` may read parameters: the same ones, in the same order, on all
+  /// ranks. Records no graph.
   void run(const std::function<void()>& work) const;
   /// Whether `flag` is true on any of the ranks that read together. Throws
-  /// `MismatchError` if they call another operation.
+  /// `MismatchError` if ranks call different operations.
   bool is_on_any_rank(bool flag) const;
 
  private:

@@ -93,7 +93,7 @@ void broadcast_tensors(
     int root) {
   constexpr size_t kBroadcastBytes = 250 * 1024 * 1024;
   const auto carrier = to_c10d(group);
-  // After the end of training, a forward does not communicate.
+  // A forward after the end of training does not communicate.
   if (tensors.empty() || !carrier) {
     return;
   }

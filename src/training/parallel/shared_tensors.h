@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors that must be equal on all ranks at the start.
+// Tensors that must be equal on all ranks before training.
 #pragma once
 
 #include <map>
@@ -11,21 +11,22 @@
 
 namespace accelerate {
 
-/// What ranks compare before a forward that communicates.
+/// The description that ranks compare before a forward that communicates.
 inline constexpr const char* kForward = "the forward pass of a prepared model";
 inline constexpr const char* kRefrozenForward =
     "the forward pass of a prepared model after freezing or unfreezing "
     "parameters";
 
-/// Names, dtypes and shapes, one line each, for ranks to compare.
+/// Names, dtypes and shapes of a model's tensors, one line each. Ranks compare
+/// them.
 std::string describe_model(const ParameterSet& model);
 
-/// Whether any of its parameters requires a gradient.
+/// Whether any parameter of the model requires a gradient.
 bool is_trained(const ParameterSet& model);
-/// Of the parameters that require a gradient, one line each.
+/// The names of the parameters that require a gradient, one line each.
 std::string trained_names(const ParameterSet& model);
 
-/// The buffers of a model, which each rank's own forward may replace.
+/// The buffers of a model. A forward may replace them on its own rank.
 class SharedBuffers {
  public:
   explicit SharedBuffers(const ParameterSet& model);
@@ -34,24 +35,24 @@ class SharedBuffers {
       const std::vector<std::string>& names,
       const std::vector<at::Tensor>& tensors);
   const std::vector<at::Tensor>& tensors() const { return tensors_; }
-  /// `operation` with a description of buffers that differ from those last
-  /// shared, so that only ranks with matching buffers agree on it.
+  /// `operation`, with a description of the buffers whose shapes differ from
+  /// those shared last. So only ranks with matching buffers agree on it.
   std::string name(const std::string& operation) const;
-  /// Whether ranks must agree on anything.
+  /// Whether ranks must agree before they share buffers.
   bool is_shared() const { return !tensors_.empty() || are_other_; }
-  /// Gives all ranks `root`'s.
+  /// Broadcasts the buffers of `root` to all ranks.
   void share(const ProcessGroup& group, int root);
 
  private:
   using Shapes = std::map<std::string, std::string>;
   std::vector<at::Tensor> tensors_;
   Shapes shapes_;
-  /// Those that ranks shared last.
+  /// The shapes of the buffers that ranks have shared last.
   Shapes shared_;
   bool are_other_ = false;
 };
 
-/// Gives all ranks `root`'s tensors. `what` names them in messages.
+/// Broadcasts `root`'s tensors to all ranks. `what` names them in messages.
 void broadcast_tensors(
     const ProcessGroup& group,
     const char* what,

@@ -16,7 +16,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::tensor_list;
 
-/// Every dimension but the channels'.
+/// Every dimension except the channels'.
 std::vector<int64_t> reduced_dims(const at::Tensor& input) {
   std::vector<int64_t> dims = {0};
   for (int64_t dim = 2; dim < input.dim(); ++dim) {
@@ -32,19 +32,19 @@ at::Tensor as_channels(const at::Tensor& values, const at::Tensor& input) {
   return values.view(shape);
 }
 
-/// Sums over 16-bit values need more than 16 bits.
+/// The dtype of sums, because sums of 16-bit values need more than 16 bits.
 at::ScalarType sum_type(const at::Tensor& input) {
   return at::toOpMathType(input.scalar_type());
 }
 
-/// Of all ranks. The number of values per channel is also a tensor, so that the
-/// host need not wait for a GPU.
+/// The statistics over all ranks. The number of values per channel is a tensor,
+/// so that the host need not wait for a GPU.
 struct Statistics {
   at::Tensor mean, variance, count;
 };
 
-// Ranks exchange means and variances instead of sums of squares, which would
-// lose the variance of values far from zero.
+// Ranks exchange means and variances. Sums of squares would lose the variance
+// of values far from zero.
 Statistics statistics_of_all(
     const ProcessGroup& group,
     const at::Tensor& input) {
@@ -101,7 +101,7 @@ struct SyncBatchNormFunction
     context->save_for_backward({input, in.weight, all.mean, invstd, all.count});
     context->saved_data["group"] =
         c10::IValue::make_capsule(c10::make_intrusive<GroupCapsule>(group));
-    // As torch computes with running statistics: one pass over the input.
+    // Computes like torch with running statistics, in one pass over the input.
     return std::get<0>(at::native_batch_norm(
         input,
         weight,

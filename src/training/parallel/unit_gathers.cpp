@@ -35,7 +35,7 @@ struct UnitGathers::Gathered final : MemoryOwner {
   enum class Presence { kAway, kComing, kHere } presence = Presence::kAway;
   at::Tensor coming;
   ProcessGroup::Work gathering;
-  /// Streams that have waited for it and may be reading it.
+  /// Streams that have waited for the gather and may be reading the memory.
   std::vector<c10::Stream> readers;
   int num_uses = 0;
 };
@@ -72,7 +72,7 @@ void UnitGathers::add_unit() {
   gathered_.push_back(gathered);
 }
 
-// --- weights that stay ------------------------------------------------------
+// --- weights that stay whole ------------------------------------------------
 void UnitGathers::gather_weights() {
   const at::NoGradGuard no_grad;
   const auto& group = model_.group();
@@ -95,18 +95,18 @@ void UnitGathers::gather_weights() {
   is_stale_ = false;
 }
 
-// --- weights that come and go -----------------------------------------------
+// --- weights that are gathered on use ---------------------------------------
 size_t UnitGathers::num_kept() const {
   return static_cast<size_t>(model_.options().prefetch) + 1;
 }
 
-// Autocast's cache holds a process-wide lock while it casts a weight, which
-// ranks that are threads would wait for in the middle of a gather. It also
-// keeps the casts of all weights until the end of forward.
+// Disables autocast's cache. It holds a process-wide lock while it casts a
+// weight, so ranks that are threads would wait for the lock in the middle of a
+// gather. It also keeps the casts of all weights until the end of the forward.
 void UnitGathers::begin_pass(ShardPass pass) {
   pass_ = pass;
   plan().begin();
-  // Shards are as the last step left them.
+  // Wait until the last step has written the shards.
   stream_.follow(stream_.current());
   casts_are_cached_ = at::autocast::is_autocast_cache_enabled();
   at::autocast::set_autocast_cache_enabled(
@@ -117,7 +117,7 @@ void UnitGathers::end_pass() {
   at::autocast::set_autocast_cache_enabled(casts_are_cached_);
   std::vector<size_t> kept;
   if (pass_ == ShardPass::kTraining) {
-    // Backward starts where forward ended, so keep this many units.
+    // Backward starts with the units that forward used last, so keep some.
     kept = plan(ShardPass::kBackward).coming(num_kept());
     if (kept.empty()) {
       kept = plan().recent(num_kept());
@@ -131,7 +131,7 @@ void UnitGathers::end_pass() {
 
 void UnitGathers::abandon_pass() {
   at::autocast::set_autocast_cache_enabled(casts_are_cached_);
-  // Ranks may have stopped at different points, and have seen different passes.
+  // Ranks may have stopped at different points, so their plans may differ.
   plans_ = {};
   try {
     gather_announced();
@@ -196,8 +196,8 @@ std::string UnitGathers::gather_name(const ShardUnit& unit) const {
       pass_ == ShardPass::kBackward ? " in backward" : " in forward");
 }
 
-// Ranks compare what they are about to gather while they use the previous unit:
-// a branch that only one of them takes is an exception, not a hang.
+// Ranks compare the next gather while they use the previous unit. So a branch
+// that only one rank takes raises an error instead of a hang.
 void UnitGathers::announce_ahead(const Gathered& unit) {
   if (unit.presence == Gathered::Presence::kAway &&
       !announced_.contains(unit.index)) {
@@ -205,9 +205,10 @@ void UnitGathers::announce_ahead(const Gathered& unit) {
   }
 }
 
-// Completes the gathers that all ranks have agreed on, which other ranks
-// perform even if this one ends its pass. Otherwise its next operation would
-// collide with theirs: Gloo aborts the process if sizes differ.
+// Completes the gathers that all ranks have agreed on. Other ranks perform
+// these gathers even if this rank ends its pass. Without them, the next
+// operation of this rank would collide with theirs, and Gloo aborts the process
+// if sizes differ.
 void UnitGathers::gather_announced() {
   if (announced_.empty()) {
     return;
@@ -255,8 +256,8 @@ void UnitGathers::finish_gather(Gathered& unit) {
   }
 }
 
-// The memory returns to the stream of collectives, whose next gather may write
-// to it.
+// The memory returns to the stream of collectives. The next gather may write to
+// it.
 void UnitGathers::let_go(Gathered& unit) {
   for (const auto& reader : unit.readers) {
     stream_.follow(reader);
@@ -271,7 +272,7 @@ void UnitGathers::let_go(Gathered& unit) {
 void UnitGathers::release_all() {
   release_all_but({});
   if (model_.is_offloaded()) {
-    stream_.synchronize(); // the host may write to shards now
+    stream_.synchronize(); // the host may write to the shards now
   }
 }
 

@@ -21,8 +21,8 @@ namespace accelerate {
 /// The kind of pass that may read parameters.
 enum class ShardPass { kNone, kTraining, kEvaluation, kBackward };
 
-/// Gathers units when operators read them (ahead of time if a pass is like the
-/// previous one), and releases them. If the model always has whole weights,
+/// Gathers units when operators read them, or ahead of time if a pass is like
+/// the previous one, and releases them. If the model always has whole weights,
 /// updates these from all ranks' shards.
 class UnitGathers {
  public:
@@ -33,21 +33,21 @@ class UnitGathers {
       std::function<void()> before_use);
   ~UnitGathers();
 
-  /// Releases the memory of the parameters of the model's last unit.
+  /// Releases the memory of the parameters of the newest unit of the model.
   void add_unit();
 
-  // --- weights that come and go ---------------------------------------------
+  // --- weights that are gathered on use -------------------------------------
   ShardPass pass() const { return pass_; }
   void begin_pass(ShardPass pass);
   void end_pass();
   void abandon_pass();
-  /// Shards may change afterwards.
+  /// Releases all units. The shards may change afterwards.
   void release_all();
 
-  // --- weights that stay ----------------------------------------------------
+  // --- weights that stay whole ----------------------------------------------
   /// Sends every rank's shard to all. Collective.
   void gather_weights();
-  /// The whole weights are older than the shards.
+  /// Records that the whole weights are older than the shards.
   void set_stale() { is_stale_ = true; }
   bool is_stale() const { return is_stale_; }
 
@@ -74,7 +74,7 @@ class UnitGathers {
   ShardPass pass_ = ShardPass::kNone;
   bool casts_are_cached_ = true;
   std::array<UsePlan, 4> plans_;
-  /// Units whose next gather ranks compare, and whether they have agreed.
+  /// Units whose next gather ranks compare, and whether the ranks have agreed.
   std::map<size_t, std::shared_ptr<const bool>> announced_;
   bool is_stale_ = false;
 };

@@ -14,9 +14,10 @@ namespace accelerate {
 /// This rank's gradients of one unit that the other ranks have not received.
 struct UnitGradients::Gradient {
   at::Tensor whole;
-  /// Which members have one.
+  /// Which members have a gradient.
   std::vector<bool> has;
-  /// Those that the current backward has computed, and the maximum number.
+  /// The members whose gradients the current backward has computed, and the
+  /// maximum number of them.
   std::set<size_t> arrived;
   size_t num_trained = 0;
 
@@ -25,14 +26,14 @@ struct UnitGradients::Gradient {
   }
 };
 
-/// A unit's gradients, being reduced to the ranks that train them.
+/// The gradients of a unit while they are reduced to the ranks that train them.
 struct UnitGradients::Reduction {
   const ShardUnit& unit;
   std::vector<bool> members;
   at::Tensor whole;
   at::Tensor shard;
   ProcessGroup::Work work;
-  /// The stream that owns the memory of both.
+  /// The stream that owns the memory of `whole` and `shard`.
   std::optional<c10::Stream> home;
 };
 
@@ -119,14 +120,14 @@ void UnitGradients::after_backward() {
                                                      : GradientArrival::kMet;
 }
 
-// As in autograd: gradients that have arrived are kept. Complete units have
-// been reduced on all ranks that aborted at the same operator.
+// Like autograd, keeps gradients that have arrived. Complete units have been
+// reduced on all ranks that aborted at the same operator.
 void UnitGradients::abandon_backward() {
   is_in_backward_ = false;
   due_ = nullptr;
   try {
     finish_reduction();
-  } catch (const std::exception&) { // the backward's own error takes precedence
+  } catch (const std::exception&) { // the backward's own error is reported
     {
       const auto guard = stream_.enter();
       reduction_->work = {}; // waits without throwing
@@ -141,7 +142,7 @@ void UnitGradients::abandon_backward() {
   mark();
 }
 
-/// Called by autograd for each parameter.
+/// Autograd calls this for each parameter.
 void UnitGradients::take(size_t index) {
   at::Tensor& come =
       at::Tensor(model_.model().parameters[index]).mutable_grad();
@@ -190,7 +191,8 @@ void UnitGradients::add(size_t index, const at::Tensor& value) {
 }
 
 // --- reductions -------------------------------------------------------------
-/// Its gradients are complete. They are sent at the next event.
+/// Called when the gradients of a unit are complete. They are sent at the next
+/// event.
 void UnitGradients::announce_reduction(const ShardUnit& unit) {
   start_due_reduction();
   auto& gradient = gradients_[unit.index];
@@ -287,8 +289,8 @@ void UnitGradients::finish_reduction() {
   reduction_.reset();
 }
 
-/// Elements that no parameter has written: between parameters, and without a
-/// gradient.
+/// Zeroes elements that no parameter has written: those between parameters, and
+/// those without a gradient.
 void UnitGradients::zero_gaps(const ShardUnit& unit) const {
   const auto& gradient = gradients_[unit.index];
   int64_t written = 0;
@@ -310,7 +312,8 @@ bool UnitGradients::travels_as_bf16(const ShardUnit& unit) const {
          unit.trained_options.dtype() == at::kFloat;
 }
 
-// A mean of bf16 would be converted to fp32 before it is sent.
+// Uses a sum for bf16, because its mean would be converted to fp32 before it is
+// sent.
 ReduceOp UnitGradients::operation_of(const ShardUnit& unit) const {
   return travels_as_bf16(unit) ? ReduceOp::kSum : ReduceOp::kMean;
 }
@@ -320,7 +323,7 @@ bool UnitGradients::keeps_whole() const {
   return model_.options().stage == ShardStage::kOptimizer;
 }
 
-// --- gradients that are there -----------------------------------------------
+// --- existing gradients -----------------------------------------------------
 UnitGradients::Gradient& UnitGradients::gradient_of(const ShardSlice& slice) {
   return gradients_[slice.unit];
 }
@@ -368,8 +371,8 @@ void UnitGradients::forget(size_t index) {
   }
 }
 
-// Otherwise a program that reads gradients itself would find none, and
-// continue.
+// Marks gradients that exist. Otherwise, code that reads gradients itself would
+// find none and continue.
 void UnitGradients::mark() {
   for (size_t i = 0; i < is_marked_.size(); ++i) {
     const auto& slice = model_.slices()[i];

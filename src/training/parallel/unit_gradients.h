@@ -20,10 +20,10 @@
 namespace accelerate {
 
 /// Takes gradients from the model's parameters as autograd computes them,
-/// reduces each unit when it is complete, and gives each slice its own.
+/// reduces each complete unit, and stores each slice's gradient.
 class UnitGradients {
  public:
-  /// For a model whose units all exist.
+  /// All units of `model` must exist.
   explicit UnitGradients(ShardedModel& model);
   ~UnitGradients();
 
@@ -40,10 +40,10 @@ class UnitGradients {
   void after_backward();
   void abandon_backward();
   GradientArrival arrival() const { return arrival_; }
-  /// Sends complete gradients once the other ranks have answered.
+  /// Sends complete gradients when the other ranks have answered.
   void start_due_reduction();
 
-  /// As in `GradientLayer`; parameters by their indices in the model.
+  /// Like `GradientLayer`, but with the index of the parameter in the model.
   at::Tensor gradient(size_t index) const;
   void zero(size_t index, Zeroing how);
   StateValue saved(size_t index) const;
@@ -77,7 +77,7 @@ class UnitGradients {
   const ShardUnit* due_ = nullptr;
   std::unique_ptr<Reduction> reduction_;
   std::shared_ptr<ReadRefusal> refusal_;
-  /// Replaces gradients of which a rank has only a shard.
+  /// Stands in for gradients of which a rank has only a shard.
   LazyStorage marks_;
   std::vector<bool> is_marked_;
   std::unique_ptr<Arrivals> arrivals_;

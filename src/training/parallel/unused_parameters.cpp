@@ -15,8 +15,8 @@
 namespace accelerate {
 namespace {
 
-// The reducer does not expose which parameters it waits for, but its message
-// ends with their indices.
+// The reducer does not expose which parameters it waits for, but the end of its
+// message lists their indices.
 std::string names_in(
     const std::string& text,
     const std::vector<std::string>& names) {
@@ -61,7 +61,7 @@ void refuse_second_engine(const ParameterSet& model) {
   for (size_t i = 0; i < model.parameters.size(); ++i) {
     const auto accumulator =
         torch::autograd::impl::try_get_grad_accumulator(model.parameters[i]);
-    // The hooks of c10d's reducers; others are the user's.
+    // All hooks except those of c10d's reducers belong to the user.
     const auto is_averaged = [](const auto& hook) {
       return dynamic_cast<torch::autograd::utils::LambdaPostHook*>(
                  hook.get()) != nullptr;

@@ -10,9 +10,9 @@
 
 namespace accelerate {
 
-/// Runs `work`. If a reducer finds that its last reduction never ended, because
-/// some parameters got no gradient, throws `UsageError` with their names;
-/// `names[i]` is the name of the reducer's parameter `i`.
+/// Runs `work`. If a reducer reports that its last reduction never ended
+/// because some parameters got no gradient, throws `UsageError` with their
+/// names. `names[i]` is the name of the reducer's parameter `i`.
 void name_unused_parameters(
     const std::vector<std::string>& names,
     const std::function<void()>& work);

@@ -31,7 +31,7 @@ bool UsePlan::use(size_t unit) {
   }
   now_.push_back(unit);
   if (follows_) {
-    // Parts of the pass may have been skipped.
+    // The pass may have skipped some units of the plan.
     const auto next = std::find(
         before_.begin() + static_cast<std::ptrdiff_t>(position_),
         before_.end(),

@@ -11,7 +11,8 @@
 
 namespace accelerate {
 
-/// Averages their gradients after a backward. They start with rank 0's values.
+/// Averages the gradients of these parameters after a backward. The parameters
+/// start with rank 0's values.
 class WholeGradients {
  public:
   WholeGradients(const ProcessGroup& group, ParameterSet parameters);
@@ -19,9 +20,9 @@ class WholeGradients {
   /// Updates after parameters were frozen or unfrozen.
   void follow_frozen();
   void before_backward();
-  /// Collective if it `syncs`.
+  /// Collective if `syncs`.
   void after_backward(bool syncs);
-  /// Whether the latest backward has computed some.
+  /// Whether the latest backward has computed any of these gradients.
   bool has_arrived() const;
 
  private:

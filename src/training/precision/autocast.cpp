@@ -18,7 +18,8 @@ AutocastGuard::AutocastGuard(c10::DeviceType device, Precision precision)
 }
 
 AutocastGuard::~AutocastGuard() {
-  // The cache would keep casts of weights that the next step changes.
+  // Clear the cache, because it holds casts of weights that the next step
+  // changes.
   if (at::autocast::decrement_nesting() == 0) {
     at::autocast::clear_cache();
   }

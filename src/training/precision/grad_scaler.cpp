@@ -29,7 +29,7 @@ void check(const GradScalerOptions& o) {
   }
 }
 
-/// Gradients that one call of the operator processes.
+/// The gradients that one call of the operator processes.
 using Batches =
     std::map<std::pair<int, at::ScalarType>, std::vector<at::Tensor>>;
 
@@ -102,7 +102,7 @@ void GradScaler::unscale_gradients(
   }
   const at::NoGradGuard no_grad;
   auto batches = batches_of(gradients);
-  // In double, because 1 / scale may not be a float.
+  // Compute in double, because 1 / scale may not fit into a float.
   const auto inverse = scale_.to(at::kDouble).reciprocal().to(at::kFloat);
   auto found = at::zeros({1}, scale_.options());
   for (auto& [kind, batch] : batches) {
@@ -113,7 +113,8 @@ void GradScaler::unscale_gradients(
   }
   bool has_gradients = !gradients.empty();
   if (agree_) {
-    // Ranks without gradients ask whether others have some; only they wait.
+    // Also exchange whether any rank has gradients. Only ranks without
+    // gradients wait for the answer.
     auto flags = at::cat({found, at::full_like(found, has_gradients ? 1 : 0)});
     agree_(flags);
     found = flags.narrow(0, 0, 1);

@@ -8,7 +8,7 @@
 
 namespace accelerate {
 
-/// Torch's default generator of a device.
+/// The default generator of torch for a device.
 at::Generator default_generator(c10::Device device);
 
 /// The state as a byte tensor on the CPU.

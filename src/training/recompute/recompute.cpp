@@ -24,8 +24,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::tensor_list;
 
-/// The generator that CPU operators use instead of torch's default one, which
-/// all threads share; undefined outside of segments.
+/// The generator that CPU operators use inside a segment. It replaces torch's
+/// default one, which all threads share. Undefined outside of segments.
 at::Generator& generator_of_segment() {
   thread_local at::Generator generator;
   return generator;
@@ -54,7 +54,7 @@ void draw_in_segment(
       stack->end() - static_cast<std::ptrdiff_t>(arguments.size());
   const auto tensor = std::find_if(
       values, stack->end(), [](const auto& value) { return value.isTensor(); });
-  // Without a tensor, the operator calls another one that has one.
+  // Without a tensor, the operator calls another one that has a tensor.
   const bool is_on_cpu = tensor != stack->end() &&
                          tensor->toTensor().defined() &&
                          tensor->toTensor().is_cpu();
@@ -100,7 +100,7 @@ class SegmentGenerator {
   SegmentGenerator(const SegmentGenerator&) = delete;
   SegmentGenerator& operator=(const SegmentGenerator&) = delete;
 
-  /// Numbers drawn after the segment continue its sequence.
+  /// Random numbers drawn after the segment continue its sequence.
   void finish() const {
     const auto state = generator_state(generator_of_segment());
     set_generator_state(
@@ -112,7 +112,7 @@ class SegmentGenerator {
   c10::impl::IncludeDispatchKeyGuard includes_;
 };
 
-/// The states of the generators of the CPU and of some tensors' devices.
+/// The states of the generators of the CPU and of the devices of some tensors.
 class RandomState {
  public:
   explicit RandomState(const std::vector<at::Tensor>& tensors)
@@ -140,9 +140,9 @@ class RandomState {
   std::vector<std::pair<at::Generator, at::Tensor>> states_;
 };
 
-/// The autocast state of each kind of device, without its cache of weights: a
-/// copy cast without recording a graph would cut the gradients of a later use,
-/// and one cast in forward no longer exists in backward.
+/// The autocast state of each kind of device, without its cache of weights. A
+/// copy that was cast without recording a graph would cut the gradients of a
+/// later use, and a copy cast in forward no longer exists in backward.
 class AutocastState {
  public:
   AutocastState() : uses_cache_(at::autocast::is_autocast_cache_enabled()) {
@@ -205,7 +205,7 @@ class SegmentRandom {
   SegmentGenerator cpu_;
 };
 
-/// Everything the second run needs besides the inputs.
+/// The state that the second run needs besides the inputs.
 struct Recipe : torch::CustomClassHolder {
   Recipe(Segment segment, const std::vector<at::Tensor>& inputs)
       : segment(std::move(segment)), random(inputs) {}
@@ -216,7 +216,7 @@ struct Recipe : torch::CustomClassHolder {
 
 struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
   // `anchor` requires a gradient, so that backward is called even if only the
-  // parameters inside need one.
+  // parameters inside the segment need one.
   static tensor_list forward(
       AutogradContext* context,
       c10::intrusive_ptr<Recipe> recipe,

@@ -34,15 +34,15 @@ at::Tensor mean_of(
   return sum / static_cast<double>(all_saved.size());
 }
 
-/// Of one set of models, on all ranks.
+/// Joins the accumulations of one set of models over all ranks.
 StateDict joined_accumulation(
     const std::vector<const StateDict*>& all_saved,
     int num_ranks) {
   StateDict joined = *all_saved.front();
   const bool is_weighted = joined.contains("divisor");
-  // Plain gradients are finally averaged over ranks, whatever their number.
-  // Weighted ones are sums over samples: the new ranks together have as much as
-  // the old ones had.
+  // Plain gradients are finally averaged over ranks, so their number does not
+  // matter. Weighted gradients are sums over samples, so the sum over the new
+  // ranks must equal the sum over the old ones.
   std::vector<StateDict> sums;
   for (const auto* saved : all_saved) {
     auto& sum = sums.emplace_back(*saved);
@@ -77,8 +77,8 @@ StateDict joined_accumulation(
   return joined;
 }
 
-// Sums beyond these limits, and gradients divided by them, leave the range of
-// the gradients' dtype.
+// Sums beyond this limit, and gradients divided by them, leave the range of the
+// gradients' dtype.
 constexpr double kLeastWeight = 1e-12;
 constexpr double kMostWeight = 1e30;
 
@@ -127,7 +127,7 @@ LossWeight::LossWeight(at::Tensor count) {
         ". Pass a number, or a dense tensor with one real element"));
   }
   count_ = count.detach().reshape({}).to(at::kDouble);
-  // Reading others would wait for the device.
+  // Reading a weight on a device would wait for it.
   if (count_.is_cpu()) {
     check_weight(count_.item<double>());
   }
@@ -186,7 +186,7 @@ void Accumulation::begin(
   drop_dead_accumulations();
   Pending& pending = pending_[key_of(models)];
   if (!pending.guard.expired()) {
-    // It may hold back gradients that this micro-batch must send.
+    // The guard may hold back gradients that this micro-batch must send.
     throw UsageError(
         "[accumulate] The guard of the previous micro-batch still exists. "
         "Destroy it before the next accumulate(), for example by creating it "
@@ -203,7 +203,7 @@ void Accumulation::begin(
     pending.num_begun = 0;
   }
   step_state.set_sync_gradients(sync);
-  // Without accumulation, a rank may leave out a batch without harm.
+  // Without accumulation, a rank may skip a batch without harm.
   if (sync && num_steps_ > 1) {
     step_state.note_due_update();
   }
@@ -242,9 +242,9 @@ at::Tensor Accumulation::weigh(
   pending.total = is_first ? count.clone() : pending.total + count;
   if (!ends) {
     if (is_first) {
-      // Roughly the right scale, so that fp16 gradients keep their range; the
-      // same on all ranks if gradients are synchronised before the sum is
-      // known.
+      // The divisor gives roughly the right scale, so that fp16 gradients keep
+      // their range. If gradients are synchronised before the sum is known, it
+      // must be the same on all ranks.
       pending.divisor = sync_each_batch_ ? at::ones_like(count)
                                          : at::clamp_min(count, 1.0) *
                                                static_cast<double>(num_steps_);
@@ -252,10 +252,11 @@ at::Tensor Accumulation::weigh(
     return loss * (count / pending.divisor).to(loss.scalar_type());
   }
   if (!is_alone && !reductions.is_joining()) {
-    // Ranks without a weight would send gradients while these send weights.
+    // Detects ranks without a weight. They would send gradients while these
+    // ranks send weights.
     announce(reductions.group(), kWeightedBackward);
   }
-  // Gradients are averaged over ranks: undo that division.
+  // Gradients are averaged over ranks, so undo that division.
   const int64_t divisor =
       is_alone ? 1 : reductions.reduce(pending.total, ReduceOp::kSum);
   const auto unit = divisor / at::clamp_min(pending.total, kLeastWeight);
@@ -434,7 +435,7 @@ std::optional<StateDict> Accumulation::joined(
   std::vector<std::map<std::string, StateDict>> by_models;
   for (const auto& state : of_ranks) {
     auto& saved_of_rank = by_models.emplace_back();
-    // Ranks may have them in another order.
+    // Other ranks may have the accumulations in another order.
     for (int64_t i = 0; i < state.get<int64_t>("num_windows"); ++i) {
       auto saved = state.part(str_cat("window.", i));
       auto models = names_in(saved);

@@ -44,8 +44,8 @@ void check_fit(const ProcessTopology& topology, const ProcessGroup& group) {
   }
 }
 
-// One autograd thread serves a device: thread ranks that share it would
-// deadlock in backward.
+// One autograd thread serves each device. Ranks that are threads and share a
+// device would deadlock in backward.
 void refuse_threads_on_one_device(const Assembly& assembly) {
   const int size = assembly.topology.world_size;
   const auto* kind = kind_of(assembly.device);
@@ -62,8 +62,9 @@ void refuse_threads_on_one_device(const Assembly& assembly) {
   }
 }
 
-// An accelerator's own collectives usually need one device per rank, so ranks
-// that share one use the CPU's, unless the user chose otherwise.
+// An accelerator's collectives usually need one device per rank. Ranks that
+// share a device use the CPU's collectives, unless the user has chosen
+// otherwise.
 void warn_if_devices_are_shared(const Assembly& assembly) {
   const auto& topology = assembly.topology;
   const auto* kind = kind_of(assembly.device);
@@ -98,7 +99,8 @@ void refuse_what_the_device_lacks(const Assembly& assembly) {
   }
 }
 
-// A single process waits for nobody, but can be queried.
+// Watched even in a run of one process. It waits for nobody, but a report can
+// query its position.
 void watch_this_thread(const ProcessGroup& group) {
   if (!group.is_solo()) {
     group.impl()->join_record();
@@ -112,7 +114,7 @@ void watch_this_thread(const ProcessGroup& group) {
   RankRecord::of_this_thread().join(alone);
 }
 
-// What no layer serves, whatever asks for it.
+// Rejects sizes of the mesh that no layer serves.
 void refuse_unserved(const MeshSizes& sizes) {
   const auto served = served_dimensions();
   const std::tuple<const char*, int, MeshDimension> asked[] = {
@@ -204,7 +206,8 @@ Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
     const auto environment =
         options.environment ? *options.environment : detect_environment(env);
     assembly.topology = environment.topology;
-    // Before the group, because NCCL uses the thread's current device.
+    // Select the device before creating the group, because NCCL uses the
+    // thread's current one.
     select_device(assembly.topology.local_rank, cpu);
     assembly.group = shared_connection(environment, options.connection, cpu);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides which kind of run this is, in one place.
+// Decides which kind of run this is.
 #pragma once
 
 #include <memory>
@@ -17,23 +17,23 @@ namespace accelerate {
 struct Assembly {
   ProcessTopology topology;
   ProcessGroup group;
-  /// The ranks of `group` by their role; read by loaders and engines.
+  /// The ranks of `group` by their role. Loaders and engines use it.
   Mesh mesh;
   c10::Device device{c10::kCPU};
   Precision precision = Precision::kNo;
-  /// How models are trained together.
+  /// How each model is trained by several ranks.
   EnginePlan engines;
   int64_t gradient_accumulation_steps = 1;
   bool debug = false;
   bool step_summary = false;
 };
 
-/// The kind of run for a group on such devices.
+/// The kind of run for a group on these devices.
 ACCELERATE_INTERNAL DistributedType
 distributed_type_of(const ProcessGroup& group, c10::Device device);
 
-/// Hugging Face's name for it: "NO", "MULTI_CPU", or the name in the row of the
-/// device's kind.
+/// Hugging Face's name for the kind: "NO", "MULTI_CPU", or the name in the row
+/// of the device's kind.
 ACCELERATE_INTERNAL std::string name_of(
     DistributedType type,
     c10::Device device);

@@ -12,8 +12,8 @@
 namespace accelerate {
 namespace {
 
-// Never destroyed: `exit` in one thread may coincide with a destructor in
-// another.
+// Never destroyed, because `exit` in one thread may coincide with a destructor
+// in another.
 struct Living {
   std::mutex mutex;
   std::set<BackgroundSave*> all;
@@ -47,7 +47,8 @@ BackgroundSave::~BackgroundSave() {
 
 void BackgroundSave::start(std::function<void()> work) {
   wait();
-  // At the first use, so that objects the work needs are destroyed later.
+  // Registered at the first use, so that it runs before objects that the work
+  // needs are destroyed.
   static const int registered = std::atexit(finish_background_saves);
   static_cast<void>(registered);
   owner_ = getpid();
@@ -57,7 +58,7 @@ void BackgroundSave::start(std::function<void()> work) {
     } catch (...) {
       problem_ = std::current_exception();
     }
-    work = nullptr; // release what it holds before the thread object
+    work = nullptr; // release its objects before the thread object
   });
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saving in the background during training.
+// Saves in the background during training.
 #pragma once
 
 #include <exception>
@@ -8,9 +8,9 @@
 
 namespace accelerate {
 
-/// Runs one piece of work at a time on a separate thread. The process does not
-/// end before it: `exit` and the destructor wait, and print errors on stderr if
-/// nobody else can receive them. Used by one thread.
+/// Runs one save at a time on a separate thread. The process waits for it
+/// before it ends: `exit` and the destructor wait, and print errors to stderr
+/// if no caller can receive them. Used by one thread.
 class BackgroundSave {
  public:
   BackgroundSave();
@@ -21,7 +21,7 @@ class BackgroundSave {
   /// Waits for the previous work. If that threw, rethrows its exception and
   /// starts nothing.
   void start(std::function<void()> work);
-  /// Waits for the work. Rethrows its exception, once.
+  /// Waits for the work. If it threw, rethrows its exception once.
   void wait();
 
  private:
@@ -30,7 +30,8 @@ class BackgroundSave {
 
   std::thread thread_;
   std::exception_ptr problem_;
-  /// A forked child has the object, but not the thread.
+  /// The process that started the thread. A forked child has the object, but
+  /// not the thread.
   int owner_ = 0;
 };
 

@@ -50,7 +50,7 @@ at::Tensor BatchRows::real_rows(const at::Tensor& values) const {
     return values;
   }
   const int64_t size = values.size(0);
-  // The device is waited for only in the short last batch of an epoch.
+  // Waits for the device only in the short last batch of an epoch.
   const auto are_copies = [&] {
     const auto first = values.narrow(0, 0, 1);
     const auto is_nan = values.isnan().logical_and(first.isnan());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which rows of the current batch count, for metrics.
+// Decides which rows of the current batch are real, for metrics.
 #pragma once
 
 #include <memory>
@@ -20,13 +20,13 @@ class ACCELERATE_INTERNAL BatchRows {
 
   /// The rows of all ranks without repeats (`gather_for_metrics`).
   std::vector<at::Tensor> gather_real(const detail::Leaves& leaves) const;
-  /// How many of `size` rows or objects count; they come first. `are_copies`:
-  /// they are copies of one value. See `BatchFacts`.
+  /// How many of `size` rows or objects are real; they come first.
+  /// `are_copies`: they are copies of one value. See `BatchFacts`.
   int64_t num_real(int64_t size, bool are_copies = false) const;
   /// The message about `BatchFacts::mixes_repeats`, if it applies.
   std::optional<std::string> mixed_repeats(int64_t size) const;
-  /// The rows of a tensor that count. Equal rows of floating-point values are
-  /// copies of one value.
+  /// The real rows of a tensor. Equal rows of floating-point values are treated
+  /// as copies of one value.
   at::Tensor real_rows(const at::Tensor& values) const;
 
  private:

@@ -20,7 +20,8 @@ class EventMarks final : public DeviceMarks {
       : device_(device), guard_(device.type()) {}
 
   bool leave() override {
-    // Parts end in destructors; errors of the device are reported elsewhere.
+    // Phases end in destructors, and errors of the device are reported
+    // elsewhere.
     return attempt([&] {
       if (is_recording_graph(device_)) {
         return false;
@@ -35,7 +36,7 @@ class EventMarks final : public DeviceMarks {
   std::optional<double> take() override {
     double seconds = 0;
     const bool has_passed = attempt([&] {
-      // A query would invalidate the recording.
+      // A query would invalidate a recording.
       if (under_way_.empty() || is_recording_graph(device_) ||
           !under_way_.front().query()) {
         return false;
@@ -80,7 +81,7 @@ class EventMarks final : public DeviceMarks {
   c10::Device device_;
   c10::impl::VirtualGuardImpl guard_;
   std::deque<c10::Event> under_way_;
-  /// The latest one taken; empty if there is none.
+  /// The latest event that was taken; empty if there is none.
   std::vector<c10::Event> taken_;
   std::vector<c10::Event> spare_;
   bool is_broken_ = false;

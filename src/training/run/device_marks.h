@@ -10,8 +10,8 @@
 
 namespace accelerate {
 
-/// Events of the calling thread's current stream; null if the device has no
-/// events with timing. Waits once, for its own first mark.
+/// Events on the calling thread's current stream; null if the device has no
+/// events with timing. Waits for the device once, for the first event.
 std::unique_ptr<DeviceMarks> make_device_marks(c10::Device device);
 
 } // namespace accelerate

@@ -14,7 +14,7 @@ namespace accelerate {
 namespace {
 
 constexpr size_t kNumSteps = 3;
-// The beginning of a batch distinguishes it from others.
+// The first elements of a batch are enough to distinguish it from others.
 constexpr int64_t kMostElements = 4096;
 
 } // namespace

@@ -19,14 +19,15 @@ class ACCELERATE_INTERNAL InputWatch {
   explicit InputWatch(bool is_alone) : is_over_(is_alone) {}
 
   bool is_over() const { return is_over_; }
-  /// An input of a forward in training.
+  /// Adds an input of a forward in training to the hash.
   void note(const at::Tensor& input);
   /// The hash of the inputs since the last call; 0 if there were none.
   int64_t take();
-  /// The results of `take` on each rank.
+  /// Compares the results of `take` on all ranks.
   void hear(std::span<const int64_t> hashes);
-  /// True once, if the first steps were equal on all ranks but differed from
-  /// each other (a batch that never changes proves nothing).
+  /// Returns true once, if all ranks had the same inputs in each of the first
+  /// steps, but different steps had different inputs. A batch that never
+  /// changes is ignored.
   bool is_shared();
 
  private:

@@ -14,7 +14,7 @@ constexpr int64_t kCopiesEvery = 4;
 
 } // namespace
 
-/// A loss being copied to the host.
+/// A loss that is being copied to the host.
 struct LossWatch::Copy {
   at::Tensor value;
   c10::Event is_there;

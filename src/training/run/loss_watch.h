@@ -11,11 +11,11 @@
 namespace accelerate {
 
 /// Checks the losses of one rank, one per backward. Never waits for a device:
-/// copies every fourth loss there to the host, and checks it when it has
+/// copies every fourth loss to the host, and checks the copy after it has
 /// arrived.
 class ACCELERATE_INTERNAL LossWatch {
  public:
-  /// How many non-finite losses in a row are too many.
+  /// The number of consecutive non-finite losses that means divergence.
   static constexpr int64_t kPatience = 20;
 
   LossWatch();
@@ -23,7 +23,8 @@ class ACCELERATE_INTERNAL LossWatch {
   LossWatch(const LossWatch&) = delete;
   LossWatch& operator=(const LossWatch&) = delete;
 
-  /// True once, when the last `kPatience` losses were all NaN or infinite.
+  /// Returns true once, when the last `kPatience` losses were all NaN or
+  /// infinite.
   bool is_lost(const at::Tensor& loss);
 
  private:

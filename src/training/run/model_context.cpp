@@ -14,8 +14,8 @@
 namespace accelerate {
 namespace {
 
-/// Tensors whose elements share memory, such as the results of `expand`, cannot
-/// be written.
+/// Runs `work`. Throws `UsageError` if the tensor cannot be written, e.g.
+/// because its elements share memory after `expand`.
 template <class Work>
 void write_into(const std::string& name, Work&& work) {
   try {
@@ -44,7 +44,8 @@ void ModelContext::check_join() const {
 }
 
 void ModelContext::note_input(const at::Tensor& input) const {
-  // Batches of a prepared loader belong to this rank.
+  // Batches of a prepared loader belong to this rank only, so they need no
+  // check.
   if (!inputs->is_over() && at::GradMode::is_enabled() && !is_for_evaluation &&
       !step_state->is_captured() && !step_state->batch_in_use()) {
     inputs->note(input);
@@ -103,7 +104,7 @@ std::map<std::string, TensorPieces> ModelContext::pieces_needed(
         whole_shape(value) != engine->whole_sizes(*found->second)) {
       continue;
     }
-    // Slices are enough if all ranks gather them; a tensor that this rank keeps
+    // Slices are enough if all ranks gather them. A tensor that this rank keeps
     // whole needs no gather.
     const auto& pieces = engine->pieces(*found->second);
     if (pieces &&
@@ -119,7 +120,7 @@ std::vector<ModelContext::Matched> ModelContext::match(
     const StateDict& state) const {
   std::map<std::string, StateValue> values;
   for (const auto& [name, value] : state) {
-    // A tensor with two names may have been saved under the other one.
+    // A tensor with two names may have been saved under the other name.
     const auto tied = model.tied.find(name);
     values.emplace(tied == model.tied.end() ? name : tied->second, value);
   }

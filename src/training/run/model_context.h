@@ -20,9 +20,9 @@
 
 namespace accelerate {
 
-/// Its state consists of the parameters and buffers under the model's names
-/// (tied ones under the first); state of the engine alone belongs to the
-/// engine.
+/// A prepared model. Its state consists of the parameters and buffers under the
+/// model's names (tied ones under the first name). The engine saves its own
+/// state separately.
 struct ACCELERATE_INTERNAL ModelContext : Stateful, SliceHolder {
   std::shared_ptr<ParallelEngine> engine;
   ParameterSet model;
@@ -34,39 +34,40 @@ struct ACCELERATE_INTERNAL ModelContext : Stateful, SliceHolder {
   std::shared_ptr<InputWatch> inputs;
   c10::DeviceType device = c10::kCPU;
   Precision precision = Precision::kNo;
-  /// If set, the dtype of the weights, to which fp32 inputs are converted;
+  /// If set, the dtype of the weights. fp32 inputs are converted to it, and
   /// operators then do not autocast.
   std::optional<at::ScalarType> weights = {};
-  /// Its gradients are never synchronised.
+  /// Whether its gradients are never synchronised.
   bool is_for_evaluation = false;
-  /// Reduced-precision outputs are converted to fp32.
+  /// Whether reduced-precision outputs are converted to fp32.
   bool outputs_to_fp32 = true;
-  /// Whether gradients of it that were not synchronised have been reported.
+  /// Whether unsynchronised gradients of this model were reported.
   bool is_said_to_stay = false;
   /// Creates another engine if this one is outdated; may be empty.
   std::function<void()> renew;
-  /// Of the model's tensors, and of what is trained instead.
+  /// The index of each tensor of the model, and of each tensor trained in its
+  /// place.
   std::unordered_map<const c10::TensorImpl*, size_t> index_of;
 
-  /// Called before a forward. Throws `UsageError` if its gradients would be
-  /// sent inside a join that does not include the model.
+  /// Called before a forward. Throws `UsageError` if gradients would be
+  /// synchronised inside a join that does not include this model.
   void check_join() const;
-  /// A tensor passed to a forward.
+  /// Records a tensor passed to a forward.
   void note_input(const at::Tensor& input) const;
-  /// The model's buffers have been replaced by other tensors.
+  /// Called when the model's buffers were replaced by other tensors.
   void set_buffers(
       std::vector<std::string> names,
       std::vector<at::Tensor> buffers);
   /// Throws `UsageError` naming the first parameter that was added, removed or
-  /// changed since the model was prepared. Takes over the current buffers: a
-  /// forward may have filled, replaced or removed one.
+  /// changed since the model was prepared. Uses the current buffers from then
+  /// on, because a forward may have filled, replaced or removed one.
   void prepare_again(ParameterSet now);
 
   StateDict state_dict() const override;
   void check_state_dict(const StateDict& state) const override;
-  /// All tensors are checked before the first is loaded.
+  /// Checks all tensors before it loads the first one.
   void load_state_dict(const StateDict& state) override;
-  /// Whether ranks hold different parts of its parameters.
+  /// Whether ranks hold different parts of the model's parameters.
   bool is_spread() const;
   std::map<std::string, TensorPieces> pieces_needed(
       const StateDict& saved) const override;

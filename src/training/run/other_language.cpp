@@ -16,8 +16,8 @@ bool is_of_python(const std::string& name) {
   return name.starts_with(kOfPython);
 }
 
-/// The objects that are in Python's files, with the file: `weights.model.file`
-/// names that of a model.
+/// The objects that are stored in Python's files, and their files. The key
+/// `weights.model.file` contains the file of the object `model`.
 std::map<std::string, std::string> files_of_python(const StateDict& list) {
   std::map<std::string, std::string> files;
   for (const auto& [key, value] : list) {

@@ -2,9 +2,9 @@
 // Checkpoints saved by a run in the other language.
 //
 // Models, optimizers, schedulers, loaders and most other objects have the same
-// form in both. Objects that only Python has start with `python_`; every Python
-// run has one named `python_parts`, which lists the files that Python wrote
-// itself.
+// form in both languages. Names of objects that only Python has start with
+// `python_`. Every Python run has an object named `python_parts`, which lists
+// the files that Python wrote itself.
 #pragma once
 
 #include <filesystem>
@@ -17,12 +17,12 @@
 
 namespace accelerate {
 
-/// Whether it is a Python run.
+/// Whether `run` is a Python run.
 bool is_python(const StateRegistry& run);
 
 /// If the checkpoint and the run have different languages, removes Python's own
-/// objects from `states`, or adds them to those that the run keeps. Returns a
-/// line that says so. Throws `UsageError` if an object of the run is in a file
+/// objects from `states`, or keeps those of the run. Returns a line for the
+/// user about this. Throws `UsageError` if an object of the run is in a file
 /// that only Python can read.
 std::optional<std::string> leave_other_language(
     const std::filesystem::path& folder,

@@ -12,7 +12,8 @@ namespace accelerate {
 namespace {
 
 int64_t hash_of(const at::Tensor& tensor) {
-  // A copy, because the operator reports weights that are not on this rank.
+  // Copy with an operator, because it throws if the weights are not on this
+  // rank.
   const auto plain = tensor.detach()
                          .resolve_conj()
                          .resolve_neg()

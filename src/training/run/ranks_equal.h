@@ -7,9 +7,9 @@
 
 namespace accelerate {
 
-/// Throws `MismatchError` on all ranks if a parameter differs in any bit,
-/// naming the first; buffers may differ between forwards. Collective; no effect
-/// on one rank.
+/// Throws `MismatchError` on all ranks if any bit of a parameter differs, and
+/// names the first such parameter. Ignores buffers, because they may differ
+/// between forwards. Collective; no effect on one rank.
 void check_ranks_equal(const ProcessGroup& group, const ParameterSet& model);
 
 } // namespace accelerate

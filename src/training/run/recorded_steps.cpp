@@ -85,7 +85,7 @@ std::string RecordedSteps::why_not_to_capture(
               "an optimizer with fused=True"));
     }
   }
-  // Replays of one accumulation add to the same memory.
+  // The replays of one accumulation add to the same memory.
   context_.step_state->set_keeps_gradients(
       context_.accumulation->num_steps() > 1);
   return {};
@@ -127,8 +127,8 @@ RunTrace RecordedSteps::trace(const std::function<void()>& work) {
   for (const auto& model : context_.living_models()) {
     for (const auto& parameter : model->model.parameters) {
       const auto trained = model->engine->trained(parameter);
-      // Applies pending factors: if the recording fails, the factor it computes
-      // is NaN.
+      // Applies pending factors, because if the recording fails, the factor
+      // that it computes is NaN.
       model->engine->gradient(parameter);
       gradients.emplace_back(parameter, parameter.grad());
       gradients.emplace_back(trained, trained.grad());
@@ -143,7 +143,7 @@ RunTrace RecordedSteps::trace(const std::function<void()>& work) {
     number = context_.group().impl()->last_number();
   }
   int64_t num_collectives = 0;
-  // Recorded effects count when they are replayed.
+  // Collectives of the recording are counted only when they are replayed.
   const auto uncount = [&] {
     if (replayed) {
       num_collectives =
@@ -198,7 +198,7 @@ RunTrace RecordedSteps::trace(const std::function<void()>& work) {
   context_.step_state->set_captured(false);
   uncount();
   const auto now = context_.step_state->counts();
-  // Each replay counts.
+  // These counts are added at each replay.
   auto in_step = context_.step_state->shared();
   in_step -= shared;
   context_.step_state->set_shared(shared);
@@ -267,7 +267,7 @@ void RecordedSteps::end_replay(const RunTrace& trace) {
   context_.step_state->set_shared(shared += trace.shared);
   for (const auto& [optimizer, is_done, overflow] : trace.optimizers) {
     if (const auto alive = optimizer.lock()) {
-      // Other graphs may overwrite the flag.
+      // Clone it, because other graphs may overwrite the flag.
       alive->set_done(
           is_done, overflow.defined() ? overflow.clone() : overflow);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recording and replaying the steps of a run as graphs of the device.
+// Records the steps of a run as device graphs and replays them.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@ class StreamScope;
 struct RunTrace {
   StepState::Counts counts = {};
   int64_t num_backwards = 0;
-  /// What its optimizers and clipping did with gradients that all ranks share.
+  /// Updates and clippings of synchronised gradients in the recorded step.
   StepState::Shared shared = {};
   bool is_synchronised = false;
   /// An optimizer whose `step` was called.
@@ -28,50 +28,56 @@ struct RunTrace {
     std::weak_ptr<OptimizerStep> optimizer;
     /// False during accumulation.
     bool is_done;
-    /// Where the recorded step writes whether it was skipped.
+    /// The device flag that says whether this optimizer's step was skipped.
+    /// Each replay writes it.
     at::Tensor overflow;
   };
   std::vector<Called> optimizers = {};
-  /// The messages of ranks, and the number of collectives on the device.
+  /// The comparisons between ranks that each replay repeats, and the number of
+  /// collectives in the recorded step.
   std::vector<std::string> comparisons = {};
   int64_t num_collectives = 0;
   /// `CaptureLayer::shares_buffers_next` at the end of the step.
   std::vector<std::pair<std::weak_ptr<ModelContext>, bool>> shares_buffers = {};
 };
 
-/// What `StepCapture` needs from a run.
+/// The parts of a run that `StepCapture` needs to record and replay steps.
 class ACCELERATE_INTERNAL RecordedSteps {
  public:
   RecordedSteps(const RunContext& context, StepReport& report)
       : context_(context), report_(report) {}
 
   c10::Device device() const { return context_.device(); }
-  /// Why a step of this run with such inputs cannot be recorded; empty if it
+  /// Why a step of this run with these inputs cannot be recorded; empty if it
   /// can.
   std::string why_not_to_capture(const std::vector<at::Tensor>& inputs = {});
-  /// Call it before the first step that may be recorded. Returns the stream
-  /// that such steps run on, recorded or not: a separate one if gradients are
-  /// synchronised.
+  /// Call this before the first step that may be recorded. Selects the
+  /// recording stream while the returned scope exists, for recorded steps and
+  /// others. Returns null if the group is solo (one rank without a backend).
   std::unique_ptr<StreamScope> enter_captured_step();
-  /// The host-side state that decides which work a step queues.
+  /// Describes the host-side state that changes a recording. Steps with
+  /// different keys need different graphs.
   std::string capture_key() const;
   /// Whether a step may be recorded or replayed now, rather than only run.
   bool is_recordable() const;
   /// Runs `work`, which records a step. If it throws, gradients and counts are
-  /// restored. Does not communicate.
+  /// restored. Comparisons between ranks are deferred to the replays.
   RunTrace trace(const std::function<void()>& work);
   /// The last part of a recorded step: updates the loss scale, so that a replay
   /// leaves nothing for the next step to do.
   void end_recorded_step();
-  /// The host-side effects of such a step, around a replay. The first replay
-  /// skips `repeat`, because the recording has already done that.
+  /// Apply the host-side effects of a recorded step. Call `repeat` before a
+  /// replay and the other two around it. The replay directly after a recording
+  /// needs no `repeat`.
   void repeat(const RunTrace& trace);
   void begin_replay(const RunTrace& trace);
   void end_replay(const RunTrace& trace);
   /// Writes the optimizers' learning rates to the tensors that recorded steps
   /// read.
   void write_learning_rates();
-  /// Changes when tensors of models or optimizers move to other addresses.
+  /// A hash of everything that recorded steps depend on: the addresses of
+  /// parameters, the memory layouts of engines, and the loads of optimizers. If
+  /// it changes, recorded steps are invalid.
   size_t address_hash() const;
 
  private:

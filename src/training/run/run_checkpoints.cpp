@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saving and loading a whole run.
+// Saves and loads a whole run.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ int64_t milliseconds_now() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
 }
 
-/// From the ranks that have saved one.
+/// The states of the ranks that have saved their own.
 std::vector<StatesByName> read_shards(
     const CheckpointReader& checkpoint,
     StateReader& reader) {
@@ -55,7 +55,7 @@ std::vector<StatesByName> read_shards(
   return shards;
 }
 
-/// The state with whole tensors in place of its slices.
+/// The state with whole tensors in place of slices.
 StateDict with_wholes(const StateDict& state, const StateDict& wholes) {
   StateDict filled = state;
   for (const auto& [name, value] : state) {
@@ -66,8 +66,8 @@ StateDict with_wholes(const StateDict& state, const StateDict& wholes) {
   return filled;
 }
 
-/// The state with its own copies of tensors, on the host; only slices unless
-/// `is_whole`.
+/// The state with copies of its tensors in host memory. Copies only slices
+/// unless `is_whole`.
 StateDict copied(const StateDict& state, bool is_whole, HostCopies& copies) {
   StateDict copied;
   for (const auto& [name, value] : state) {
@@ -94,7 +94,7 @@ int64_t saved_at(const fs::path& checkpoint) {
 }
 
 /// Throws `UsageError` if the checkpoint contains loaders that were not
-/// prepared, and nothing else is wrong with its objects.
+/// prepared, and all other objects match.
 void check_loaders(
     const StateRegistry& run,
     const StatesByName& states,
@@ -139,7 +139,8 @@ void check_loaders(
       is_python(run) ? ", or pass restore_loaders=False" : ""));
 }
 
-/// The newest checkpoint that one rank finds intact; empty without a name.
+/// The newest checkpoint that one rank finds intact; an empty name if there is
+/// none.
 struct Proposal {
   int64_t saved_at = -1;
   std::string name = {};
@@ -151,7 +152,7 @@ struct Proposal {
   }
 };
 
-/// Drops newer ones that are damaged.
+/// Drops newer checkpoints that are damaged.
 Proposal propose(
     std::vector<fs::path>& found,
     const RunCheckpoints::Complain& complain) {
@@ -182,7 +183,7 @@ bool RunCheckpoints::is_saving_main() const {
              : context_.topology().rank == 0;
 }
 
-/// A checkpoint, or a rank's part of one, until it gets its name.
+/// A checkpoint, or a rank's files of it, until it gets its final name.
 struct RunCheckpoints::PendingSave {
   std::unique_ptr<CheckpointWriter> writer;
   std::unique_ptr<RankShardWriter> shard_writer;
@@ -262,13 +263,14 @@ void RunCheckpoints::save_state(const fs::path& folder, const SaveWith& with) {
   const PhaseScope phase(StepPhase::kCheckpoint);
   wait_for_save();
   if (with.is_of_all) {
-    // If only one rank saves, all learn about it before a file is written.
+    // If only some ranks save, all of them fail before a file is written.
     announce(context_.group(), kSaveState);
     finish_comparison(context_.group());
   }
   const auto save = std::make_shared<PendingSave>();
   const auto begin = [&] { begin_save(folder, with, *save); };
-  // Captures nothing from this call, because it may outlive it.
+  // The function captures no references to this call, because it may outlive
+  // it.
   const auto finish = [save,
                        reporter = &RunReporter::of_this_process(),
                        folder = fs::absolute(folder),
@@ -277,7 +279,7 @@ void RunCheckpoints::save_state(const fs::path& folder, const SaveWith& with) {
     if (save->writer) {
       reporter->set_checkpoint(folder);
     }
-    // The part of any rank may complete the checkpoint.
+    // The files of any rank may complete the checkpoint.
     if (limit && (save->writer || !save->manifest.is_of_all)) {
       rotate_checkpoints(folder.parent_path(), *limit);
     }
@@ -310,7 +312,8 @@ void RunCheckpoints::save_state(const fs::path& folder, const SaveWith& with) {
   }
   do_together(context_.group(), kSaveState, begin);
   if (!saving_group_) {
-    // Its collectives run concurrently with those of training.
+    // A separate group, because its collectives run concurrently with those of
+    // training.
     saving_group_ = context_.group().duplicate();
   }
   saving_->start([write, finish, group = *saving_group_] {
@@ -339,7 +342,7 @@ void RunCheckpoints::fail_load_together(const std::exception_ptr& own) const {
 std::vector<std::string> RunCheckpoints::load_state(
     const fs::path& folder,
     const std::set<std::string>& without) {
-  // If only one rank loads, all of them fail before anything changes.
+  // If only some ranks load, all of them fail before anything changes.
   wait_for_saves_of_all();
   const PhaseScope phase(StepPhase::kCheckpoint);
   LoadedState loaded;
@@ -374,8 +377,8 @@ RunCheckpoints::LoadedState RunCheckpoints::read_own_state(
                    : add_all_shards(checkpoint, reader, states);
   });
   kept = without;
-  // Gradients and compression errors of steps that the loaded run never made
-  // are dropped, whether or not it had some itself.
+  // Drop gradients and compression errors of steps that the loaded run never
+  // made, even if the checkpoint has none.
   states.try_emplace(kAccumulation, Accumulation::nothing());
   for (const auto& [name, object] : context_.state->objects()) {
     if (!context_.assembly.engines.needs_state() &&
@@ -450,13 +453,13 @@ std::vector<std::string> RunCheckpoints::add_own_shard(
   const auto shard = checkpoint.rank_shard(context_.topology().rank);
   if (shard) {
     for (auto& [name, state] : reader.read(*shard)) {
-      // Slices of objects that ranks hold together are here.
+      // These states contain the slices of objects that ranks hold together.
       for (const auto& [key, value] : state) {
         states[name].set(key, value);
       }
       states.try_emplace(name);
     }
-    // It may have been saved with other layers, or other units.
+    // The checkpoint may have been saved with other layers or units.
     const auto needs = slice_needs();
     const bool fits = StateReader::fits(states, needs);
     reader.fit(
@@ -466,7 +469,7 @@ std::vector<std::string> RunCheckpoints::add_own_shard(
     reader.finish(states);
     return {};
   }
-  // Rank 0 has written the manifest, too.
+  // Rank 0 has also written the manifest.
   if (checkpoint.manifest().is_of_all || context_.topology().rank == 0) {
     throw DataError(str_cat(
         "[load_state] '",
@@ -562,7 +565,8 @@ fs::path RunCheckpoints::next_checkpoint() const {
   const auto parent = options.folder / kCheckpoints;
   auto number = next_checkpoint_number(parent);
   if (context_.topology().world_size > 1) {
-    // A rank that looks later may already see what another has begun.
+    // Use rank 0's number, because a rank that looks later may see a folder
+    // that another rank has just created.
     number = std::stoll(
         context_.group().all_gather_bytes(std::to_string(number)).front());
   }
@@ -599,7 +603,7 @@ std::optional<fs::path> RunCheckpoints::latest_of_all(
     if (std::all_of(proposed.begin(), proposed.end(), is_own)) {
       return found.empty() ? std::nullopt : std::optional(found.back());
     }
-    // The rank that proposes the oldest one lacks the newer ones.
+    // The rank that proposes the oldest checkpoint lacks the newer ones.
     const auto oldest = std::min_element(
         proposed.begin(), proposed.end(), [](const auto& a, const auto& b) {
           return a.saved_at < b.saved_at;
@@ -647,12 +651,12 @@ void RunCheckpoints::save_model(
     const std::vector<std::string>& order) const {
   const bool is_main = is_saving_main();
   if (model.is_spread()) {
-    // If only one rank saves, all learn about it before a file is written.
+    // If only some ranks save, all of them fail before a file is written.
     announce(context_.group(), "save_model");
     finish_comparison(context_.group());
   }
   std::optional<ModelFiles> files;
-  // Whatever goes wrong with files, other ranks must not be left in a gather.
+  // If an error occurs with files, other ranks must not remain in a gather.
   std::exception_ptr problem;
   const auto attempt = [&](auto&& work) {
     try {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of a run share.
+// The data that the classes of a run share.
 #pragma once
 
 #include <memory>
@@ -13,14 +13,15 @@
 
 namespace accelerate {
 
-/// The progress of a run, which distinguishes parts of checkpoints.
+/// The progress of a run. Files of a checkpoint that belong together have the
+/// same progress.
 struct RunProgress final : Stateful {
   int64_t num_backwards = 0;
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
 };
 
-/// Lives as long as the `TrainingRun`, which fills it.
+/// The `TrainingRun` fills it, and it lives as long as the run.
 struct RunContext {
   RunContext(
       AcceleratorOptions options,
@@ -34,10 +35,10 @@ struct RunContext {
   bool debug() const { return assembly.debug; }
   std::vector<std::shared_ptr<OptimizerStep>> living_optimizers() const;
   std::vector<std::shared_ptr<ModelContext>> living_models() const;
-  /// Whether a backward now synchronises gradients of any model.
+  /// Whether a backward at this point synchronises the gradients of any model.
   bool sends_gradients() const;
-  /// Updates the loss scale after the last steps; remaining gradients are
-  /// rescaled.
+  /// Updates the loss scale after the last steps, and rescales gradients that
+  /// remain.
   void update_scale() const;
 
   AcceleratorOptions options;

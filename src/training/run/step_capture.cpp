@@ -37,14 +37,14 @@ std::string first_line(const std::string& text) {
 } // namespace
 
 struct StepCapture::State {
-  /// Recorded work, with the tensors that it reads and writes.
+  /// Recorded work, and the tensors that it reads and writes.
   struct Graph {
     std::string key;
     int num_calls = 0;
     std::unique_ptr<DeviceGraph> graph;
     std::vector<at::Tensor> inputs;
     Outcome outcome;
-    /// The host-side effects of one call on the run.
+    /// The host-side effects of the recorded step.
     RunTrace trace;
   };
 
@@ -69,8 +69,8 @@ struct StepCapture::State {
     std::cerr << str_cat("[capture] The step is not recorded: ", refusal, '\n');
   }
 
-  /// Moves the graph for these inputs to the front; creates an empty one if
-  /// there is none.
+  /// Moves the graph for these inputs to the front. Creates an empty one if it
+  /// does not exist.
   Graph& find(const std::string& key) {
     for (auto it = graphs.begin(); it != graphs.end(); ++it) {
       if (it->key == key) {
@@ -86,8 +86,8 @@ struct StepCapture::State {
   }
 
   /// Runs `body` eagerly. Only the last warm-up checks whether it can be
-  /// recorded, because one-time work, such as moving a table to the device, may
-  /// wait.
+  /// recorded, because one-time work, e.g. moving a table to the device, may
+  /// wait for the device.
   Outcome warm_up(
       const std::vector<at::Tensor>& inputs,
       const Body& body,
@@ -112,7 +112,8 @@ struct StepCapture::State {
     for (const auto& input : inputs) {
       entry.inputs.push_back(input.defined() ? input.detach().clone() : input);
     }
-    // Casts cached by an outer guard would be those of the current weights.
+    // Clear casts of weights that an outer autocast has cached, because the
+    // graph would keep their current values.
     at::autocast::clear_cache();
     const PhaseScope scope(StepPhase::kCaptured);
     entry.trace = run.trace([&] {
@@ -151,13 +152,13 @@ struct StepCapture::State {
   RecordedSteps& run;
   CaptureOptions options;
   bool looks_first;
-  /// Whether engines know that calls, including those rejected later, run on
-  /// the recording stream.
+  /// Whether engines have prepared for calls on the recording stream, including
+  /// calls that are rejected later.
   bool is_prepared = false;
   std::string refusal;
   std::shared_ptr<GraphMemory> memory;
   std::list<Graph> graphs;
-  /// The addresses of the run's tensors when the graphs were recorded.
+  /// `RecordedSteps::address_hash` when the graphs were recorded.
   size_t addresses = 0;
   size_t num_replays = 0;
 };
@@ -197,7 +198,7 @@ StepCapture::Outcome StepCapture::call(
   auto& entry = state.find(
       str_cat(describe_inputs(inputs, structure), state.run.capture_key()));
   if (!entry.graph && entry.num_calls++ < state.options.num_warmup) {
-    // Laying out buckets also waits.
+    // Laying out buckets also waits for the device.
     return state.warm_up(
         inputs,
         body,

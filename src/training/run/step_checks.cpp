@@ -22,7 +22,8 @@ void StepChecks::warn(const std::string& what) const {
 }
 
 void StepChecks::watch_loss(const at::Tensor& loss) {
-  // Averaged gradients make the losses of all ranks NaN.
+  // Check on the main process only: averaged gradients make the losses of all
+  // ranks NaN.
   if (context_.topology().is_main() && !context_.step_state->is_captured() &&
       loss_watch_.is_lost(loss)) {
     warn(str_cat(
@@ -34,8 +35,8 @@ void StepChecks::watch_loss(const at::Tensor& loss) {
 }
 
 void StepChecks::watch_for_optimizers() {
-  // Only in the first calls: scripts may inspect gradients for a while before
-  // they train.
+  // Checks only the first calls, because scripts may inspect gradients for a
+  // while before they train.
   constexpr int64_t kLooksAt = 10;
   if (!context_.step_state->sync_gradients() ||
       ++num_synchronised_ != kLooksAt || !context_.topology().is_main()) {
@@ -70,7 +71,7 @@ void StepChecks::watch_for_optimizers() {
 void StepChecks::check_weights() const {
   for (const auto& model : context_.living_models()) {
     const auto& engine = *model->engine;
-    // Ranks may differ while they train by themselves.
+    // Ranks may differ while they train on their own.
     if (engine.is_local() || !engine.sync()) {
       continue;
     }
@@ -87,7 +88,8 @@ void StepChecks::check_weights() const {
 }
 
 void StepChecks::check_arrivals() {
-  // Once per kind: some programs step another model on purpose, for comparison.
+  // Report each kind once, because some programs step another model on purpose,
+  // e.g. for comparison.
   const auto complain = [&](bool& is_said, const std::string& what) {
     if (!complain_) {
       throw UsageError(what);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mistakes in training loops that work, but not as intended.
+// Finds mistakes in training loops that raise no error by themselves.
 #pragma once
 
 #include <functional>
@@ -19,10 +19,10 @@ class StepChecks {
   /// See `TrainingRun::on_raw_loss`.
   void set_complain(Complain complain) { complain_ = std::move(complain); }
   bool complains() const { return static_cast<bool>(complain_); }
-  /// With `debug`, warnings become errors.
+  /// Warns. With `debug`, throws instead.
   void warn(const std::string& what) const;
-  /// Checks that all ranks have the same weights, with `debug` once in many
-  /// backwards. Collective.
+  /// Checks that all ranks have the same weights. With `debug`, it runs once in
+  /// many backwards. Collective.
   void check_weights() const;
   /// Checks that the gradients of the latest backward were synchronised.
   void check_arrivals();
@@ -32,13 +32,12 @@ class StepChecks {
  private:
   const RunContext& context_;
   Complain complain_;
-  /// Whether a loss that depends on no prepared model has been reported.
+  /// Whether a loss that depends on no prepared model was reported.
   bool is_said_to_reach_none_ = false;
-  /// Whether an optimizer's parameter that belongs to no model has been
-  /// reported.
+  /// Whether an optimizer's parameter that belongs to no model was reported.
   bool is_unowned_said_ = false;
   LossWatch loss_watch_;
-  /// Backwards that synchronised gradients.
+  /// The number of backwards that synchronised gradients.
   int64_t num_synchronised_ = 0;
 };
 

@@ -18,7 +18,7 @@ constexpr size_t kMostOptimizers = StepState::Shared::kMostOptimizers;
 
 enum Word : size_t {
   kInputs,
-  /// 0 of a rank that replays a recorded step, and says nothing else.
+  /// 0 if the rank replays a recorded step. It then sends no other notes.
   kIsKnown,
   kClips,
   kEmptyUpdates,
@@ -30,7 +30,8 @@ enum Word : size_t {
 };
 static_assert(kNumWords <= kMostNotes);
 
-/// Rates that processors round differently still count as equal.
+/// Learning rates within this tolerance are equal, because processors round
+/// differently.
 constexpr double kRateTolerance = 1e-6;
 
 bool differs(const NotesOfRanks& of_ranks, size_t word) {
@@ -64,7 +65,8 @@ bool differs_as_rate(const NotesOfRanks& of_ranks, size_t word) {
   return false;
 }
 
-/// "3 times on rank 1 but 4 times on ranks 0, 2". Fewer ranks come first.
+/// Describes a difference, e.g. "3 times on rank 1 but 4 times on ranks 0, 2".
+/// The smaller set of ranks comes first.
 template <class TextOf>
 std::string
 by_rank(const NotesOfRanks& of_ranks, size_t word, const TextOf& text_of) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares what ranks do with synchronised gradients.
+// Compares the steps of ranks that synchronise gradients.
 #pragma once
 
 #include <array>
@@ -12,8 +12,8 @@
 
 namespace accelerate {
 
-/// What each rank sends to the others before gradients are synchronised, as
-/// part of a message that they exchange anyway.
+/// What each rank sends to the others before gradients are synchronised, as a
+/// part of a message that ranks exchange anyway.
 struct StepNotes {
   static constexpr int64_t kUnknown = -1;
 
@@ -22,7 +22,7 @@ struct StepNotes {
   StepState::Shared shared = {};
   /// `StepState::num_missed_updates`.
   int64_t missed_updates = 0;
-  /// A bit for each optimizer: `OptimizerStep::holds_synchronised`; or
+  /// A bit for each optimizer (`OptimizerStep::holds_synchronised`), or
   /// `kUnknown`.
   int64_t holds_synchronised = 0;
   /// `OptimizerAdapter::sum_of_learning_rates`, by `OptimizerStep::index`.
@@ -36,13 +36,13 @@ struct StepNotes {
 /// How messages name the optimizers of an Accelerator.
 struct OptimizerNumbers {
   int count = 0;
-  /// By `OptimizerStep::index`; 0 for those of other Accelerators.
+  /// By `OptimizerStep::index`; 0 for optimizers of other Accelerators.
   std::array<int, StepState::Shared::kMostOptimizers> of_index = {};
 };
 
-/// `of_ranks` has what `encode` returned on each rank. Throws `MismatchError`,
-/// the same on all ranks, if their weights or gradients differ because they did
-/// different things.
+/// Compares the results of `encode` on each rank, which `of_ranks` contains. If
+/// ranks did different things, so that their weights or gradients differ,
+/// throws the same `MismatchError` on all ranks.
 ACCELERATE_INTERNAL void check_steps(
     const NotesOfRanks& of_ranks,
     const OptimizerNumbers& optimizers);

@@ -16,7 +16,8 @@
 namespace accelerate {
 namespace {
 
-/// Accelerator memory in use by tensors; 0 if its allocator does not count.
+/// The accelerator memory that tensors use; 0 if the allocator does not count
+/// it.
 int64_t allocated_bytes(c10::Device device) {
   auto* allocator =
       dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));

@@ -13,7 +13,7 @@ namespace accelerate {
 
 class RankJournal;
 
-/// Of the thread that created the run.
+/// Reports the steps of the thread that created the run.
 class ACCELERATE_INTERNAL StepReport {
  public:
   explicit StepReport(const RunContext& context);
@@ -23,11 +23,11 @@ class ACCELERATE_INTERNAL StepReport {
 
   /// The steps of the calling thread since this run was created.
   StepTimes step_times() const;
-  /// Prints what limits the speed of the run, once, if the options request it;
-  /// called automatically at the end of a run.
+  /// Prints once what limits the speed of the run, if the options request it.
+  /// Called automatically at the end of a run.
   void say_step_times();
-  /// From now on, writes the steps of the calling thread into a run's folder,
-  /// until the run ends: see `RankJournal`.
+  /// Starts writing the steps of the calling thread into a run's folder, until
+  /// the run ends: see `RankJournal`.
   void keep_journal(const std::filesystem::path& folder);
   void end_journal();
   /// Called during a step; writes a line of the journal if one is due.
@@ -37,7 +37,7 @@ class ACCELERATE_INTERNAL StepReport {
   void report_steps() const;
 
   const RunContext& context_;
-  /// Of earlier runs in this thread.
+  /// The step times of earlier runs in this thread.
   StepTimes times_before_;
   bool says_step_times_;
   std::unique_ptr<RankJournal> journal_;

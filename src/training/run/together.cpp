@@ -9,7 +9,7 @@
 namespace accelerate {
 namespace {
 
-/// An error as it is sent: a letter for its type, followed by its text.
+/// An error is sent as a letter for its type, followed by its text.
 enum Kind : char {
   kUsage = 'U',
   kConfig = 'C',

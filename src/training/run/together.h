@@ -10,16 +10,16 @@
 
 namespace accelerate {
 
-/// Runs `work` on all ranks. If it throws on one, every rank throws the same:
-/// the first such rank's error, with its type and rank. An exception of another
-/// library is rethrown unchanged where it occurred. Collective.
+/// Runs `work` on all ranks. If it throws on any rank, every rank throws the
+/// error of the lowest such rank, with its type and rank. An exception of
+/// another library is rethrown unchanged on its own rank. Collective.
 void do_together(
     const ProcessGroup& group,
     const std::string& operation,
     const std::function<void()>& work);
 
-/// As above for completed work: `own` is the error of this rank, null if there
-/// was none.
+/// Like `do_together` for completed work. `own` is the error of this rank, null
+/// if there was none.
 void fail_together(
     const ProcessGroup& group,
     const std::string& operation,

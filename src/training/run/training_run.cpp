@@ -32,7 +32,8 @@ namespace {
 /// With `debug`, weights are compared once in this many backwards.
 constexpr int64_t kChecksEvery = 100;
 
-// Scaled fp16 gradients could not be unscaled without loss.
+// Throws on fp16 parameters with fp16, because their gradients could not be
+// unscaled without loss.
 void check_precision(const ParameterSet& model, Precision precision) {
   for (size_t i = 0; i < model.parameters.size(); ++i) {
     const auto& parameter = model.parameters[i];
@@ -47,8 +48,8 @@ void check_precision(const ParameterSet& model, Precision precision) {
   }
 }
 
-/// Ranks whose losses are scaled differently would average gradients
-/// incorrectly.
+/// Makes all ranks use `root`'s loss scale. With different scales, gradients
+/// would be averaged incorrectly.
 void share_scale(
     GradScaler& scaler,
     const ProcessGroup& group,
@@ -85,7 +86,7 @@ class GeneratorState final : public Stateful {
 };
 
 /// The engine of the model that `tensor` belongs to, or is trained for; null if
-/// there is none.
+/// there is no such model.
 const ParallelEngine* engine_of(
     const at::Tensor& tensor,
     const std::vector<std::shared_ptr<ModelContext>>& models) {
@@ -155,7 +156,7 @@ TrainingRun::TrainingRun(
            context_.accumulation](const StepReductions::Engines& engines) {
         return accumulation->num_unfinished(engines);
       });
-  // What a run before has failed with is over.
+  // Discard counts of an earlier run that has failed.
   context_.step_state->forget_shared();
   context_.reductions->set_updates(
       [state = context_.step_state] {
@@ -185,7 +186,7 @@ TrainingRun::TrainingRun(
 
 TrainingRun::~TrainingRun() {
   for (const auto& model : context_.living_models()) {
-    model->renew = nullptr; // models may outlive their run
+    model->renew = nullptr; // a model may outlive its run
   }
   for (const auto& optimizer : context_.living_optimizers()) {
     optimizer->on_new_groups({});
@@ -296,8 +297,8 @@ void TrainingRun::wire() {
     const std::string name = context_.state->name_of(*model);
     NamedParameters parameters;
     for (size_t i = 0; i < model->model.names.size(); ++i) {
-      // Names of the first model are unchanged; those of others are prefixed
-      // with their model.
+      // Names of the first model are unchanged. Names of other models get the
+      // model as a prefix.
       const auto& own = model->model.names[i];
       parameters.emplace_back(
           name == "model" ? own : str_cat(name, '.', own),
@@ -307,7 +308,8 @@ void TrainingRun::wire() {
       try {
         optimizer->wire(model->engine, parameters);
       } catch (...) {
-        // Models that are prepared later do not need it.
+        // Drop the optimizer, so that preparing other models does not fail,
+        // too.
         std::erase_if(context_.optimizers, [&](const auto& entry) {
           return entry.lock() == optimizer;
         });
@@ -337,8 +339,8 @@ void TrainingRun::backward(
              return model->engine->is_alone();
            });
   };
-  // A backward that fails counts on all ranks: some learn of a mismatch before
-  // they compute gradients, and some after.
+  // Count backwards that fail, too, on all ranks: some ranks detect a mismatch
+  // before they compute gradients, and some after.
   const int64_t missed_updates = context_.step_state->num_missed_updates();
   context_.step_state->end_due_updates();
   at::Tensor weighted = context_.accumulation->weigh(
@@ -368,7 +370,7 @@ void TrainingRun::backward(
   const bool synchronises = context_.sends_gradients();
   if (!context_.reductions->is_joining() && synchronises) {
     const auto optimizers = context_.living_optimizers();
-    // Compared while autograd computes the first gradients.
+    // The comparison runs while autograd computes the first gradients.
     announce(
         group(),
         options.weight ? kWeightedBackward : kPlainBackward,
@@ -484,8 +486,8 @@ std::vector<HeldGradients> TrainingRun::held_gradients(
       }
     }
     auto* engine = models[i]->engine.get();
-    // Other optimizers apply no factor; code that reads gradients in between
-    // must see them clipped.
+    // Other optimizers apply no factor. Code that reads gradients before the
+    // step must see them clipped.
     auto gradients = is_trained_with_copies(own, *engine)
                          ? engine->kept_gradients(own)
                          : std::vector<at::Tensor>();
@@ -494,8 +496,8 @@ std::vector<HeldGradients> TrainingRun::held_gradients(
       keepers.insert(engine);
     }
   }
-  // First whole gradients, then those that ranks hold in slices: every rank
-  // reduces these in the same order, whether or not it holds a slice itself.
+  // First the whole gradients, then those that ranks hold in slices. Every rank
+  // reduces the latter in the same order, even if it holds no slice.
   std::vector<HeldGradients> held(1);
   std::map<std::pair<const ParallelEngine*, MeshDimension>, size_t> group_of;
   for (const auto& parameter : parameters) {

@@ -23,7 +23,7 @@ namespace accelerate {
 
 class ACCELERATE_INTERNAL TrainingRun {
  public:
-  /// `step_state` may be shared with other runs of this process. Throws as
+  /// `step_state` may be shared with other runs of this process. Throws like
   /// `Accelerator`.
   TrainingRun(
       AcceleratorOptions options,
@@ -47,7 +47,7 @@ class ACCELERATE_INTERNAL TrainingRun {
   }
   const std::shared_ptr<GradScaler>& scaler() const { return context_.scaler; }
 
-  /// The parts of a run that other code uses by themselves.
+  /// The classes of a run that other code uses directly.
   RunCheckpoints& checkpoints() { return checkpoints_; }
   const RunCheckpoints& checkpoints() const { return checkpoints_; }
   StepReport& report() { return report_; }
@@ -55,40 +55,43 @@ class ACCELERATE_INTERNAL TrainingRun {
   RecordedSteps& recorded_steps() { return recorded_steps_; }
   const BatchRows& batch_rows() const { return batch_rows_; }
 
-  /// Preparing has two phases: all objects of one call are passed first, in any
-  /// order, then `wire` connects them. `prepare` may be called several times.
+  /// Preparing has two phases. First all objects of one call are passed, in any
+  /// order; then `wire` connects them. `prepare` may be called several times.
   ///
-  /// A model must already be on its device, except for its parameters if the
-  /// run `places_shards` and it will be trained. In `evaluation_mode` its
-  /// gradients are never synchronised. Errors contain its `type`. Throws
-  /// `UsageError` on fp16 parameters with fp16.
+  /// A model must already be on its device. Its parameters need not be if the
+  /// run `places_shards` and the model will be trained. In `evaluation_mode`
+  /// its gradients are never synchronised. Error messages contain its `type`.
+  /// Throws `UsageError` on fp16 parameters with fp16.
   std::shared_ptr<ModelContext> prepare_model(
       ParameterSet model,
       std::string type,
       bool evaluation_mode = false);
-  /// Whether `prepare_model` shards parameters where they are and moves each
-  /// rank's shard to its device, so that the whole model need not fit there.
+  /// Whether `prepare_model` shards parameters before they are on the device
+  /// and moves only each rank's shard there, so that the whole model need not
+  /// fit.
   bool places_shards() const;
-  /// From now on, gradients of a model that was prepared in evaluation mode are
-  /// synchronised.
+  /// Starts synchronising the gradients of a model that was prepared in
+  /// evaluation mode.
   void train_evaluated(const std::shared_ptr<ModelContext>& model);
   std::shared_ptr<OptimizerStep> prepare_optimizer(
       std::unique_ptr<OptimizerAdapter> optimizer);
   /// Connects optimizers with the engines of the models whose parameters they
-  /// hold; they train the tensors that these return. Throws `UsageError` if the
-  /// engine trains other tensors and an optimizer already has state for the
-  /// model's own.
+  /// hold. The optimizers then train the tensors that the engines return.
+  /// Throws `UsageError` if an engine trains other tensors and an optimizer
+  /// already has state for the model's own.
   void wire();
 
   /// All objects of this run with state, by name: `model`, `engine`,
   /// `optimizer`, `scheduler`, `loader`, `scaler`, `generator_cpu`, ...
   const std::shared_ptr<StateRegistry>& state() const { return context_.state; }
 
-  /// Whether any rank was asked to end soon; the same on all ranks. Collective.
+  /// Whether any rank was requested to end soon; the same on all ranks.
+  /// Collective.
   bool should_stop() const;
-  /// What to do about a loss of a model that was called without its context, or
-  /// of no prepared model: by default it is a `UsageError`; otherwise
-  /// `complain` is called once per model. A single process then does not check.
+  /// Sets what happens on a loss of a model that was called without its
+  /// context, or a loss that depends on no prepared model. By default this is a
+  /// `UsageError`; otherwise `complain` is called once per model. A single
+  /// process then does not check.
   void on_raw_loss(StepChecks::Complain complain) {
     checks_.set_complain(std::move(complain));
   }
@@ -122,13 +125,13 @@ class ACCELERATE_INTERNAL TrainingRun {
       double norm_type);
   void clip_grad_value(const std::vector<at::Tensor>& parameters, double limit);
   bool optimizer_step_was_skipped() const;
-  /// The effect of a call of a scheduler's `step` in this run, which depends on
+  /// The effect of one call of a scheduler's `step` in this run. It depends on
   /// accumulation, the number of processes, and `scheduler_stepping`.
   SchedulerMoves scheduler_moves(SchedulerCall call) const;
 
   void set_trigger() { trigger_ = true; }
   bool check_trigger();
-  /// Leaves the group. Finally throws as `wait_for_save`.
+  /// Leaves the group, then throws like `wait_for_save`.
   void shut_down();
 
  private:
@@ -139,14 +142,14 @@ class ACCELERATE_INTERNAL TrainingRun {
   /// and some are trained again.
   void let_renew(const std::shared_ptr<ModelContext>& model);
   void unscale_owners_of(const std::vector<at::Tensor>& parameters);
-  /// Whether all optimizers of these parameters take reduced-precision copies,
-  /// and with them a factor for gradients.
+  /// Whether all optimizers of these parameters accept reduced-precision
+  /// copies, together with a factor for gradients.
   bool is_trained_with_copies(
       const std::vector<at::Tensor>& parameters,
       const ParallelEngine& engine) const;
-  /// The gradients of these parameters, or of what is trained instead, grouped
-  /// by the engine that holds them. If they are only multiplied, an engine may
-  /// return them in its own layout.
+  /// The gradients of these parameters, or of the tensors that are trained in
+  /// their place, grouped by the engine that holds them. If the caller only
+  /// multiplies them, an engine may return them in its own layout.
   std::vector<HeldGradients> held_gradients(
       const std::vector<at::Tensor>& parameters,
       bool are_multiplied) const;

@@ -55,7 +55,7 @@ void check_loader(Accelerator& accelerator) {
       "Together, the ranks do not see each sample exactly once");
 }
 
-/// Fits a line; every rank takes its rows of each global batch of `data`.
+/// Fits a line. Every rank takes its rows of each global batch of `data`.
 torch::Tensor train(Accelerator* accelerator, const torch::Tensor& data) {
   torch::manual_seed(3);
   torch::nn::Linear model(3, 1);
@@ -80,7 +80,7 @@ torch::Tensor train(Accelerator* accelerator, const torch::Tensor& data) {
         accelerator->backward(
             net(rows_of_rank.to(accelerator->device())).square().mean());
         optimizer.step();
-        // Until the fp16 gradient scaler has found its scale.
+        // Repeats until the fp16 gradient scaler has found its scale.
       } while (optimizer.step_was_skipped());
     }
   }
@@ -93,9 +93,9 @@ void check_training(Accelerator& accelerator) {
       torch::randn({kSteps, kBatch * accelerator.num_processes(), 3});
   const auto alone = train(nullptr, data);
   const auto together = train(&accelerator, data);
-  // Sums are grouped differently, which costs a few units in the last place.
-  // bf16 rounds each of the five gradients by up to 2^-8 of about 1, of which a
-  // tenth counts; the learned values are about 0.3.
+  // Sums are grouped differently, which changes the last few units. bf16 rounds
+  // each of the five gradients by up to 2^-8 of about 1, and a tenth of this
+  // reaches the weights. The learned values are about 0.3.
   const bool is_full = accelerator.mixed_precision() == Precision::kNo;
   require(
       is_full ? together.allclose(alone, 1e-4, 1e-5)

@@ -6,8 +6,8 @@
 
 namespace accelerate {
 
-/// Checks that all ranks together compute what one process computes alone, and
-/// prints each check. Throws `Error` if they do not.
+/// Checks that all ranks together compute the same as one process alone, and
+/// prints each check. Throws `Error` if a check fails.
 ACCELERATE_INTERNAL void run_selftest();
 
 } // namespace accelerate

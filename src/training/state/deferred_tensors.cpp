@@ -20,12 +20,12 @@
 namespace accelerate {
 namespace {
 
-/// A key that is not in core and is above all others, so that operators arrive
-/// as they are called.
+/// A key that is unused in core and above all others, so that operators arrive
+/// in the form in which they are called.
 constexpr c10::DispatchKey kDeferredKey = c10::DispatchKey::DeferredInit;
 
-/// A tensor as it was when an operator received it: a view of a storage on a
-/// tape, or a tensor in memory.
+/// A tensor as an operator received it: a view of a storage on a tape, or a
+/// tensor in memory.
 struct TapedTensor {
   std::optional<int64_t> storage;
   std::vector<int64_t> sizes = {};
@@ -33,7 +33,7 @@ struct TapedTensor {
   int64_t offset = 0;
   at::ScalarType dtype = at::kFloat;
   at::Tensor in_memory = {};
-  /// Of `in_memory`, which must not change before it is used.
+  /// The version of `in_memory`, which must not change before it is used.
   int64_t version = 0;
 };
 
@@ -48,21 +48,21 @@ struct TapedCall {
   c10::OperatorHandle op;
   std::vector<TapedArgument> arguments;
   std::vector<TapedTensor> results = {};
-  /// Storages that it creates or writes to.
+  /// The storages that the call creates or writes to.
   std::set<int64_t> writes = {};
-  /// For an operator that draws random numbers.
+  /// The seed of an operator that draws random numbers.
   std::optional<uint64_t> seed = {};
 };
 
-/// All calls that deferred tensors depend on, in order. Lives as long as any of
-/// these tensors.
+/// All calls that deferred tensors depend on, in order. Exists as long as one
+/// of these tensors does.
 struct DeferredTape {
   std::vector<TapedCall> calls;
   std::unordered_map<int64_t, size_t> last_write;
   int64_t num_storages = 0;
 };
 
-/// The context of a deferred storage's pointer, so that every view finds it.
+/// The context of a deferred storage's pointer. Every view finds it.
 struct DeferredContext {
   std::shared_ptr<DeferredTape> tape;
   int64_t storage = 0;
@@ -83,7 +83,7 @@ const DeferredContext* deferred_context(const at::Tensor& tensor) {
              : nullptr;
 }
 
-/// The thread's tape, which exists as long as a tensor or a scope uses it.
+/// The thread's tape. It exists as long as a tensor or a scope uses it.
 std::shared_ptr<DeferredTape> current_tape() {
   thread_local std::weak_ptr<DeferredTape> latest;
   auto tape = latest.lock();
@@ -99,8 +99,8 @@ void defer(
     const at::Tensor& tensor,
     const std::shared_ptr<DeferredTape>& tape) {
   auto* storage = tensor.storage().unsafeGetStorageImpl();
-  // Writing to its memory throws. Reads are allowed, because torch compares the
-  // pointers of operands.
+  // Writing to its memory throws. Reading its pointer is allowed, because torch
+  // compares the pointers of operands.
   storage->set_throw_on_mutable_data_ptr();
   storage->set_data_ptr_noswap(c10::DataPtr(
       nullptr,
@@ -109,7 +109,8 @@ void defer(
       tensor.device()));
 }
 
-/// Adds the key, which also dispatches operators here outside of a scope.
+/// Adds the key, which makes the dispatcher call this file even outside of a
+/// scope.
 void mark(const at::Tensor& tensor) {
   if (tensor.key_set().has(kDeferredKey)) {
     return;
@@ -165,7 +166,7 @@ TapedArgument taped(const c10::IValue& value) {
   return argument;
 }
 
-/// The value with its tensors replaced.
+/// The value, with its tensors replaced by `change`.
 template <class Change>
 c10::IValue changed(const c10::IValue& value, Change&& change) {
   if (value.isTensor()) {
@@ -220,7 +221,7 @@ at::Generator host_generator() {
   return at::globalContext().defaultGenerator(at::kCPU);
 }
 
-/// A seed from the generator that the call would have drawn from.
+/// A seed from the generator from which the call would have drawn.
 std::optional<uint64_t> drawn_seed(
     const c10::OperatorHandle& op,
     const std::vector<c10::IValue>& given) {
@@ -239,7 +240,7 @@ std::optional<uint64_t> drawn_seed(
   return own->random64();
 }
 
-/// With the same metadata.
+/// A meta tensor with the same metadata.
 at::Tensor without_memory(const at::Tensor& tensor) {
   if (tensor.is_meta()) {
     return tensor;
@@ -256,10 +257,11 @@ class Replay {
  public:
   explicit Replay(const DeferredTape& tape) : tape_(tape) {}
 
-  /// Includes the storages that these depend on.
+  /// Runs the calls for these storages, and for the storages that they depend
+  /// on.
   void run(const std::set<int64_t>& wanted) {
     const at::NoGradGuard no_grad;
-    // A scope of this thread would record the calls again.
+    // Otherwise a scope of this thread would record the calls again.
     const c10::impl::ExcludeDispatchKeyGuard outside(kDeferredKey);
     for (const size_t index : calls_of(wanted)) {
       run(tape_.calls[index]);
@@ -343,8 +345,8 @@ class Replay {
     }
   }
 
-  /// Operators that only support the default generator get it with the state of
-  /// another one.
+  /// Calls an operator that supports only the default generator, with the state
+  /// of another one in it.
   static void call_with(
       const at::Generator& generator,
       const c10::OperatorHandle& op,
@@ -392,7 +394,7 @@ class Replay {
     if (!taped.storage || storages_.contains(*taped.storage)) {
       return;
     }
-    // If the host lays it out differently, the tape's strides are used.
+    // If the layout on the host differs, use the strides of the tape.
     const bool is_alike = result.strides() == at::IntArrayRef(taped.strides) &&
                           result.storage_offset() == taped.offset &&
                           result.is_cpu();
@@ -423,7 +425,7 @@ class DeferredCall {
       takes_tensors_ |= is_tensor_type(expected[i].type());
       if (is_device_type(expected[i].type())) {
         takes_device_ = true;
-        // The device in a deferred tensor's options does not count.
+        // The device in a deferred tensor's options is not an explicit device.
         names_device_ |= !given_[i].isNone() && !given_[i].toDevice().is_meta();
       }
       for_each_tensor_of(
@@ -491,8 +493,8 @@ class DeferredCall {
         " reads a weight that has no values yet. Read it after prepare()"));
   }
 
-  /// Returns a number or a flag: from metadata if that is sufficient, else from
-  /// values (`item()`).
+  /// Returns a number or a boolean: from metadata if that is sufficient, else
+  /// from values (`item()`).
   void answer(bool is_recording) {
     torch::jit::Stack trial;
     for (const auto& value : given_) {
@@ -571,7 +573,7 @@ class DeferredCall {
     }
   }
 
-  /// The arguments, which are no longer on the stack.
+  /// The arguments, which are removed from the stack.
   const std::vector<c10::IValue>& drop() {
     torch::jit::drop(stack_, given_.size());
     return given_;
@@ -622,8 +624,8 @@ const DeferredContext& context_of(const at::Tensor& tensor) {
   return *context;
 }
 
-/// The tensor that the last call copied unchanged into all of this one; null if
-/// there is none.
+/// The tensor that the last call has copied unchanged into all of this one;
+/// null if there is none.
 const TapedTensor* copied_from(const at::Tensor& tensor) {
   const auto* context = deferred_context(tensor);
   if (context == nullptr || !tensor.is_contiguous()) {
@@ -655,7 +657,7 @@ const TapedTensor* copied_from(const at::Tensor& tensor) {
 } // namespace
 
 struct DeferredScope::Impl {
-  /// A model may be created in several scopes.
+  /// Shared, because a model may be created in several scopes.
   std::shared_ptr<const void> tape = current_tape();
   c10::impl::IncludeDispatchKeyGuard included{kDeferredKey};
 };
@@ -703,8 +705,7 @@ void replace_memory(const at::Tensor& tensor, const at::Tensor& other) {
   auto* meta = torch::autograd::impl::get_autograd_meta(tensor);
   if (meta != nullptr &&
       (tensor.dtype() != other.dtype() || tensor.device() != other.device())) {
-    // A gradient accumulator created before would accumulate gradients of
-    // another dtype or device.
+    // A gradient accumulator created before would use another dtype or device.
     meta->grad_accumulator_.reset();
   }
   tensor.unsafeGetTensorImpl()->shallow_copy_from(other.getIntrusivePtr());
@@ -713,7 +714,7 @@ void replace_memory(const at::Tensor& tensor, const at::Tensor& other) {
 void fill_deferred(const std::vector<at::Tensor>& tensors, c10::Device device) {
   const at::NoGradGuard no_grad;
   std::unordered_map<const c10::StorageImpl*, c10::Storage> there;
-  std::vector<c10::Storage> old; // keeps their addresses from being reused
+  std::vector<c10::Storage> old; // prevents their addresses from being reused
   for (const auto& tensor : tensors) {
     if (!is_deferred(tensor)) {
       continue;

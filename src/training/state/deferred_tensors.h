@@ -2,11 +2,11 @@
 // Tensors without memory that record how they were created.
 //
 // A deferred tensor is a meta tensor with an additional dispatch key, whose
-// storage refers to a tape. Operators that create it or write to it are
-// dispatched by the key and recorded on the tape. When its values are needed,
-// the calls that it depends on run again, in memory. Modules need no changes,
-// and weights copied from a mapped file are read only where and when they are
-// needed.
+// storage refers to a tape. The key dispatches operators that create the tensor
+// or write to it, and they are recorded on the tape. When its values are
+// needed, the calls that it depends on run again, in memory. Modules need no
+// changes, and weights copied from a mapped file are read only when they are
+// needed, and only by the ranks that need them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,7 +29,7 @@ class ACCELERATE_INTERNAL DeferredScope {
   DeferredScope(const DeferredScope&) = delete;
   DeferredScope& operator=(const DeferredScope&) = delete;
 
-  /// Whether this thread is in a scope.
+  /// Whether a scope exists in this thread.
   static bool is_open();
 
  private:
@@ -40,29 +40,30 @@ class ACCELERATE_INTERNAL DeferredScope {
 ACCELERATE_INTERNAL bool is_deferred(const at::Tensor& tensor);
 
 /// The values, in new memory on the host. Every call returns the same values,
-/// even if they are random: the seed of each draw was recorded. Throws
+/// even if they are random, because the seed of each draw was recorded. Throws
 /// `UsageError` if a tensor that they are computed from has changed since.
 ACCELERATE_INTERNAL at::Tensor deferred_values(const at::Tensor& tensor);
 
 /// Whether the values are exactly those of one tensor in memory that torch does
-/// not own, such as that of a mapped file. A part can then be read at its own
-/// cost, and is the same for every reader.
+/// not own, e.g. of a mapped file. A slice can then be read without the rest,
+/// and every reader gets the same values.
 ACCELERATE_INTERNAL bool is_read_in_slices(const at::Tensor& tensor);
-/// Fills the flat tensor `slice` with the elements from `begin` on of a tensor
-/// that `is_read_in_slices`.
+/// Fills the flat tensor `slice` with the elements of `tensor` that start at
+/// `begin`. Requires `is_read_in_slices(tensor)`.
 ACCELERATE_INTERNAL void read_deferred_slice(
     const at::Tensor& tensor,
     int64_t begin,
     const at::Tensor& slice);
 
-/// Gives `tensor` the memory, dtype and device of `other`; it keeps its
-/// identity and `requires_grad`.
+/// Gives `tensor` the memory, dtype and device of `other`. The tensor object
+/// and its `requires_grad` stay the same.
 ACCELERATE_INTERNAL void replace_memory(
     const at::Tensor& tensor,
     const at::Tensor& other);
 
-/// Gives the deferred ones among `tensors` memory on `device` and their values.
-/// They remain the same objects; views of one storage still share it.
+/// Gives the deferred tensors among `tensors` memory on `device` and their
+/// values. They remain the same objects, and views of one storage still share
+/// it.
 ACCELERATE_INTERNAL void fill_deferred(
     const std::vector<at::Tensor>& tensors,
     c10::Device device);

@@ -17,7 +17,8 @@ struct DtypePair {
   c10::ScalarType torch;
   Dtype file;
 };
-// Types packed into bytes have other shapes in files; we support none of them.
+// dtypes that pack several elements into a byte are not supported, because
+// their shapes differ in files.
 constexpr DtypePair kDtypePairs[] = {
     {c10::ScalarType::Bool, Dtype::kBool},
     {c10::ScalarType::Byte, Dtype::kU8},
@@ -87,7 +88,8 @@ void FileTensors::add(const std::string& name, const at::Tensor& tensor) {
         ", which safetensors files cannot store. ",
         instead_));
   }
-  // Conjugate and negative views store their elements with a flag.
+  // Conjugate and negative views only mark their elements with a flag, so
+  // resolve them.
   held_.push_back(
       tensor.detach().resolve_conj().resolve_neg().to(at::kCPU).contiguous());
   const auto& held = held_.back();

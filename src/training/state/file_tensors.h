@@ -13,19 +13,20 @@
 
 namespace accelerate {
 
-/// Whether a file can store it: a dense tensor in memory, of a dtype that the
-/// format supports.
+/// Whether a file can store the tensor: it must be dense, in memory, and of a
+/// dtype that the format supports.
 ACCELERATE_INTERNAL bool fits_into_files(const at::Tensor& tensor);
 
-/// Contiguous tensors on the host, to be written to a file. Tensors that
-/// already are need no copy.
+/// Contiguous tensors on the host, to be written to a file. Copies only tensors
+/// that are not contiguous or not on the host.
 class ACCELERATE_INTERNAL FileTensors {
  public:
-  /// Messages begin with `where` ("[save]"), and end with what to do instead.
+  /// Messages begin with `where` ("[save]") and end with `instead`, which says
+  /// what to do.
   FileTensors(std::string where, std::string instead);
-  /// Throws `UsageError` if a file cannot store it.
+  /// Throws `UsageError` if a file cannot store the tensor.
   void add(const std::string& name, const at::Tensor& tensor);
-  /// Of the added tensors, valid as long as this object.
+  /// Views of the added tensors, valid as long as this object.
   std::span<const safetensors::TensorView> views() const { return views_; }
 
  private:
@@ -35,8 +36,9 @@ class ACCELERATE_INTERNAL FileTensors {
   std::vector<safetensors::TensorView> views_;
 };
 
-/// A view of the file's memory if the layout permits, else a copy; do not write
-/// to it. Throws `DataError` for dtypes that torch does not support.
+/// The tensor as a view of the file's memory if the layout permits this, else
+/// as a copy. Do not write to it. Throws `DataError` for dtypes that torch does
+/// not support.
 ACCELERATE_INTERNAL at::Tensor tensor_in(
     const safetensors::File& file,
     const safetensors::TensorView& view);

@@ -12,7 +12,7 @@
 namespace accelerate {
 
 /// Parallel lists of names and tensors. A tensor with two names is listed once,
-/// under the first. Tensors are shared with the model.
+/// under its first name. The tensors are shared with the model.
 struct ParameterSet {
   std::vector<std::string> names = {};
   std::vector<at::Tensor> parameters = {};
@@ -24,8 +24,8 @@ struct ParameterSet {
   std::map<std::string, std::string> tied = {};
   /// Names of buffers that are not part of a saved model.
   std::set<std::string> transient_buffers = {};
-  /// Names of modules that are shard units, if the adapter knows modules: the
-  /// default units of a sharded model.
+  /// Names of modules that are the default shard units, if the adapter knows
+  /// modules.
   std::vector<std::string> units = {};
   /// Names of parameters that stay whole on every rank in a sharded model, if
   /// the adapter was given modules.

@@ -71,7 +71,7 @@ void StateDict::set(const std::string& name, StateValue value) {
 }
 void StateDict::set(const std::string& prefix, const StateDict& entries) {
   if (&entries == this) {
-    set(prefix, StateDict(entries)); // it grows while it is read
+    set(prefix, StateDict(entries)); // copy, because it grows while it is read
     return;
   }
   for (const auto& [name, value] : entries) {

@@ -18,7 +18,8 @@ namespace {
 
 constexpr const char* kValuesKey = "accelerate.state";
 
-/// Doubles as their bits: JSON cannot represent some, and rounds others.
+/// Doubles are stored as their bits, because JSON cannot represent some and
+/// rounds others.
 nlohmann::json json_of_value(double value) {
   int64_t bits = 0;
   std::memcpy(&bits, &value, sizeof(bits));

@@ -26,7 +26,8 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kTensorsEnd = ".safetensors";
-// JSON cannot represent these numbers; such a value is an object that names it.
+// JSON cannot represent NaN and infinity. They are stored as objects with this
+// key.
 constexpr const char* kOddNumber = "number";
 
 json json_of(double value) {
@@ -68,7 +69,7 @@ FileRecord write(
   return {num_bytes, checksum.text(), kChecksumChunk};
 }
 
-/// Sorts the values of one object into the manifest and a file.
+/// Distributes the values of one object over the manifest and a file.
 void put(
     const StateDict& state,
     bool takes_slices,
@@ -177,7 +178,7 @@ void write_rank_shard(
     const std::vector<SavedObject>& objects,
     int rank,
     Manifest manifest) {
-  manifest.files.clear(); // these belong to the main part
+  manifest.files.clear(); // these belong to the common state
   auto tensors = tensors_of(str_cat("rank ", rank));
   for (const auto& object : objects) {
     json values = json::object();
@@ -224,7 +225,7 @@ ModelFiles::ModelFiles(
       specs.begin(), specs.end(), [&](const auto& one, const auto& other) {
         const auto found = index_of.find(one.name);
         const auto next = index_of.find(other.name);
-        // Those that are not listed come last.
+        // Unlisted tensors are last.
         return found != index_of.end() &&
                (next == index_of.end() || found->second < next->second);
       });
@@ -301,10 +302,11 @@ StatesByName StateReader::read(const Manifest& shard) {
     };
     const size_t at = files_.size() - 1;
     const auto& views = file.tensors();
-    // The header determines everything else.
+    // The header determines the layout of the rest.
     mark({at, 0, views.empty() ? record.num_bytes : offset_of(views.front())});
     for (const auto& view : views) {
-      // The objects of a rank share one file; their names are prefixes.
+      // The objects of a rank share one file. The names of the objects are
+      // prefixes.
       const auto dot = is_rank_file ? view.name.find('.') : std::string::npos;
       const auto object = is_rank_file ? view.name.substr(0, dot) : owner;
       const auto own = is_rank_file && dot != std::string::npos

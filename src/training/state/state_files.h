@@ -2,8 +2,8 @@
 // The state of objects in the files of a checkpoint.
 //
 // Tensors are stored in safetensors files, numbers and strings in the manifest.
-// Common state is in the main part, with a file `NAME.safetensors` per object
-// that has tensors; a rank's own state is in its own part.
+// Common state has one file `NAME.safetensors` for each object with tensors.
+// Each rank's own state is stored separately.
 #pragma once
 
 #include <functional>
@@ -38,8 +38,8 @@ struct SavedObject {
   std::map<std::string, std::string> tied = {};
 };
 
-/// Writes common state into `folder`, and adds it to the manifest. The files
-/// are not synced to disk. Throws `SystemError`, and `UsageError` on an
+/// Writes common state into `folder`, and adds it to the manifest. Does not
+/// sync the files to disk. Throws `SystemError`, and `UsageError` on an
 /// unsupported dtype.
 ACCELERATE_INTERNAL void write_common(
     const std::filesystem::path& folder,
@@ -52,13 +52,13 @@ ACCELERATE_INTERNAL void write_rank_shard(
     int rank,
     Manifest manifest);
 
-/// The tensors of a model, in one or more files, written atomically as by
+/// The tensors of a model, in one or more files, written atomically like
 /// `safetensors::save_sharded`.
 class ACCELERATE_INTERNAL ModelFiles {
  public:
-  /// Starts writing, with the tensors of the state that are whole. They are
-  /// stored in the given order, which may contain other names too, or else
-  /// sorted by name. Throws `SystemError`, and `UsageError` on an unsupported
+  /// Starts writing with the tensors of the state that are whole. They are
+  /// stored in the given order, which may also contain other names; by name if
+  /// it is empty. Throws `SystemError`, and `UsageError` on an unsupported
   /// dtype.
   ModelFiles(
       const std::filesystem::path& folder,
@@ -67,7 +67,8 @@ class ACCELERATE_INTERNAL ModelFiles {
       const std::vector<std::string>& order = {});
   ~ModelFiles();
 
-  /// Whether the state only has a slice of it and the whole was not added yet.
+  /// Whether the state has only a slice of the tensor and the whole was not
+  /// added yet.
   bool lacks(const std::string& name) const { return lacking_.contains(name); }
   void write(const std::string& name, const at::Tensor& whole);
   /// Renames the files to their final names. Throws `UsageError` if a tensor is
@@ -79,7 +80,7 @@ class ACCELERATE_INTERNAL ModelFiles {
   std::set<std::string> lacking_;
 };
 
-/// By object name.
+/// States by the name of their object.
 using StatesByName = std::map<std::string, StateDict>;
 
 /// Reads state from the mapped files of a checkpoint. Verifies and copies only
@@ -96,31 +97,32 @@ class ACCELERATE_INTERNAL StateReader {
   StateReader(const StateReader&) = delete;
   StateReader& operator=(const StateReader&) = delete;
 
-  /// The state in one part, with slices as they were saved. Tensors are in the
-  /// mapped files and not verified yet. Throws `DataError`.
+  /// Reads the state of one manifest, with slices as they were saved. Tensors
+  /// are in the mapped files and not verified yet. Throws `DataError`.
   StatesByName read(const Manifest& shard);
 
-  /// Which elements of an object's tensors are needed (`SliceHolder`); empty if
-  /// the object does not hold slices.
+  /// Returns which elements of an object's tensors are needed (`SliceHolder`);
+  /// empty if the object holds no slices.
   using Needs =
       std::function<std::optional<std::map<std::string, TensorPieces>>(
           const std::string& object,
           const StateDict& saved)>;
-  /// Whether all slices are exactly those that are needed. Slices of objects
-  /// that hold none are what they saved themselves.
+  /// Whether all slices have exactly the needed elements. An object that holds
+  /// no slices always gets its own slices back, so it fits.
   static bool fits(const StatesByName& states, const Needs& needs);
-  /// Adds what is needed to `states`, from whole tensors there and from slices
-  /// in `shards`, the states of all ranks: a slice in the required layout, or
-  /// the whole tensor. `finish` fills them. Throws `DataError` if elements are
-  /// missing.
+  /// Adds the needed tensors to `states`: a slice in the required layout, or
+  /// the whole tensor. They are assembled from whole tensors in `states` and
+  /// from slices in `shards`, the states of all ranks. `finish` fills them.
+  /// Throws `DataError` if elements are missing.
   void fit(
       const std::vector<StatesByName>& shards,
       const Needs& needs,
       StatesByName& states);
 
-  /// Verifies every byte that the tensors in `states` come from, then fills
-  /// those that `fit` added. Tensors may still be in mapped files: copy them.
-  /// Throws `DataError` if a file is damaged; then do not use any of them.
+  /// Verifies every byte that the tensors in `states` come from, then fills the
+  /// tensors that `fit` added. Tensors may still be in mapped files, so copy
+  /// them. Throws `DataError` if a file is damaged; do not use any of the
+  /// tensors then.
   void finish(const StatesByName& states);
 
  private:
@@ -134,7 +136,7 @@ class ACCELERATE_INTERNAL StateReader {
   struct PlannedCopy {
     at::Tensor target;
     at::Tensor source;
-    /// In bytes.
+    /// Offsets and size in bytes.
     size_t to = 0;
     size_t from = 0;
     size_t size = 0;
@@ -152,7 +154,7 @@ class ACCELERATE_INTERNAL StateReader {
 
   const CheckpointReader& checkpoint_;
   std::vector<OpenFile> files_;
-  /// By the address of a tensor's memory.
+  /// The origin of each tensor's memory, by its address.
   std::unordered_map<const void*, Origin> origin_of_;
   std::vector<PlannedCopy> copies_;
 };

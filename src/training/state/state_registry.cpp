@@ -10,8 +10,7 @@
 namespace accelerate {
 namespace {
 
-// An object with an empty state is also marked, to distinguish it from a
-// missing object.
+// Marks objects with an empty state, to distinguish them from missing objects.
 constexpr const char* kMark = "is_here";
 
 std::string listed(const std::set<std::string>& names) {
@@ -24,7 +23,7 @@ std::string listed(const std::set<std::string>& names) {
 
 using Named = std::vector<std::pair<std::string, std::shared_ptr<Stateful>>>;
 
-/// Null if the object is not among them.
+/// The name of the object; null if it is not registered.
 const std::string* find(const Named& living, const Stateful& object) {
   for (const auto& [name, known] : living) {
     if (known.get() == &object) {
@@ -34,7 +33,8 @@ const std::string* find(const Named& living, const Stateful& object) {
   return nullptr;
 }
 
-/// `kind`, or `kind_1`, `kind_2` and so on if living objects have those names.
+/// `kind`, or `kind_1`, `kind_2` and so on if living objects already have these
+/// names.
 std::string free_name(const Named& living, const std::string& kind) {
   const auto is_taken = [&](const std::string& name) {
     return std::any_of(living.begin(), living.end(), [&](const auto& entry) {

@@ -6,8 +6,8 @@
 
 namespace accelerate {
 
-/// Running loops, the one that returned a batch last at the end. Shared with
-/// the loops, which may outlive the state.
+/// Running loops. The loop that returned a batch last is at the end. Shared
+/// with the loops, which may outlive the `StepState`.
 struct StepState::Feeds {
   struct Entry {
     const Feed* feed;

@@ -13,21 +13,21 @@
 
 namespace accelerate {
 
-/// What a loader says about a batch before it returns it.
+/// What a loader knows about a batch when it returns the batch.
 struct BatchFacts {
-  /// No batch follows in this epoch.
+  /// Whether this is the last batch of the epoch.
   bool is_last = false;
-  /// Samples of this rank's batch, and how many of them are not repeats for
-  /// filling up.
+  /// The number of samples in this rank's batch, and how many of them are real.
+  /// The others are repeats that fill the batch up.
   int64_t num_samples = 0;
   int64_t num_real = 0;
-  /// Samples of every batch of the loop, except for a short last one; 0 if they
-  /// vary. Set by the loop's feed.
+  /// The size of a full batch in this loop; 0 if batch sizes vary.
+  /// `StepState::open_feed` sets it.
   int64_t full_size = 0;
 
-  /// How many of `num_rows` rows count; they come first. Rows stand for samples
-  /// if there are equally many. Other rows (of tokens, or of the whole batch)
-  /// count unless the whole batch is a repeat.
+  /// How many of `num_rows` rows are real. Real rows come first. With one row
+  /// per sample, `num_real` rows are real. Otherwise (rows of tokens, or of the
+  /// whole batch) all rows are real, unless the whole batch is a repeat.
   int64_t num_real_of(int64_t num_rows) const {
     if (num_real == 0 && num_samples > 0) {
       return 0;
@@ -39,26 +39,27 @@ struct BatchFacts {
   bool mixes_repeats(int64_t num_rows) const {
     return num_real > 0 && num_real < num_samples && num_rows != num_samples;
   }
-  /// Whether the batch is short and the rows are copies of one value, as many
-  /// as the samples of a full batch: loops repeat a loss `batch_size` times.
-  /// Then `num_real` of them count.
+  /// Whether a short batch has as many rows as a full one. This happens if a
+  /// loop repeats its loss `batch_size` times. Then only `num_real` rows count.
   bool stands_for_full(int64_t num_rows) const {
     return num_rows == full_size && num_samples < full_size;
   }
 };
 
-/// Used by the thread that runs the loop.
+/// The state of the current step: its batch, its forwards and backwards, and
+/// its updates. Not thread-safe; only the training thread uses it.
 class ACCELERATE_INTERNAL StepState {
  public:
-  /// One running loop over a loader, owned by the loop's iterator. When it is
-  /// destroyed, by the end or by a `break`, the loop is no longer known here.
+  /// One running loop over a loader, owned by the loop's iterator. Destroying
+  /// the iterator, at the end or after `break`, unregisters the loop.
   class Feed {
    public:
     virtual ~Feed() = default;
-    /// Makes this loop the one that feeds the step.
+    /// Records that this loop has returned a batch. `batch()` returns its facts
+    /// until another loop returns a batch.
     virtual void hand_out(const BatchFacts& facts) = 0;
-    /// The loop ends while its batch is still in use, as by
-    /// `next(iter(loader))`: see `batch_in_use`.
+    /// Ends the loop but keeps its batch for `batch_in_use`, e.g. after
+    /// `next(iter(loader))`.
     virtual void leave() = 0;
   };
   StepState();
@@ -66,8 +67,8 @@ class ACCELERATE_INTERNAL StepState {
   std::shared_ptr<Feed> open_feed(int64_t full_size = 0);
   /// The latest batch of the running loops; empty outside of loops.
   std::optional<BatchFacts> batch() const;
-  /// As above, but without a running loop, the batch of the loop that ended
-  /// last, until another one starts.
+  /// Like `batch()`. If no loop is running, returns the last batch of a loop
+  /// that has called `leave`, until another loop returns a batch.
   std::optional<BatchFacts> batch_in_use() const;
 
   /// Whether the current step ends with an update of the weights.
@@ -81,7 +82,8 @@ class ACCELERATE_INTERNAL StepState {
     ++num_backwards_;
     ++total_backwards_;
   }
-  /// How many of each are in progress.
+  /// Forwards and backwards since the last step. Forwards without a backward
+  /// carry over to the next step.
   struct Counts {
     int64_t num_forwards = 0;
     int64_t num_backwards = 0;
@@ -100,19 +102,18 @@ class ACCELERATE_INTERNAL StepState {
   }
   bool has_replayed() const { return has_replayed_; }
 
-  /// Whether the last backward synchronised gradients.
+  /// Records whether the last backward synchronised gradients.
   void set_synchronised(bool synchronised) {
     is_synchronised_ = synchronised;
     num_synchronised_ += synchronised ? 1 : 0;
   }
-  /// Backwards that synchronised gradients.
+  /// The number of backwards that synchronised gradients.
   int64_t num_synchronised() const { return num_synchronised_; }
 
-  /// A micro-batch begins that ends a gradient accumulation. It is due until
-  /// its backward.
+  /// Call this when the last micro-batch of an accumulation begins.
   void note_due_update() { ++num_due_updates_; }
-  /// How many such micro-batches before the current one had no backward, since
-  /// the last that had one.
+  /// The number of consecutive earlier accumulations whose last micro-batch had
+  /// no backward.
   int64_t num_missed_updates() const {
     return std::max<int64_t>(0, num_due_updates_ - (sync_gradients_ ? 1 : 0));
   }
@@ -122,14 +123,14 @@ class ACCELERATE_INTERNAL StepState {
     }
   }
 
-  /// What all ranks have to do equally often with synchronised gradients, as
-  /// their weights differ otherwise; since the start or the last `forget`.
+  /// Counts that must be equal on all ranks, otherwise their weights diverge.
+  /// Only steps with synchronised gradients count. Reset by `forget_shared`.
   struct Shared {
     static constexpr size_t kMostOptimizers = 16;
     /// Updates by each optimizer; the last entry counts all further ones.
     std::array<int64_t, kMostOptimizers> updates = {};
     int64_t clips = 0;
-    /// Updates whose gradients `zero_grad` had cleared.
+    /// Updates that ran after `zero_grad` had already cleared the gradients.
     int64_t empty_updates = 0;
 
     Shared& operator+=(const Shared& other) { return add(other, 1); }
@@ -151,7 +152,7 @@ class ACCELERATE_INTERNAL StepState {
     shared_ = {};
     num_due_updates_ = 0;
   }
-  /// The index of another optimizer in `updates`.
+  /// Registers an optimizer and returns its index in `updates`.
   size_t add_optimizer() {
     return std::min(num_optimizers_++, Shared::kMostOptimizers - 1);
   }
@@ -161,8 +162,8 @@ class ACCELERATE_INTERNAL StepState {
   }
   void note_clip() { shared_.clips += is_synchronised_ ? 1 : 0; }
 
-  /// Whether the current step is being recorded: its host code runs once, its
-  /// device work at every replay.
+  /// Whether the current step is being recorded. Host code runs once, while
+  /// recording; device work runs at every replay.
   bool is_captured() const { return is_captured_; }
   void set_captured(bool is_captured) { is_captured_ = is_captured; }
   /// Whether gradients are zeroed in place rather than released, because
@@ -170,7 +171,7 @@ class ACCELERATE_INTERNAL StepState {
   bool keeps_gradients() const { return keeps_gradients_; }
   void set_keeps_gradients(bool keeps) { keeps_gradients_ = keeps; }
 
-  /// Weights were updated, or an update was skipped.
+  /// Call this after each update of the weights, including skipped ones.
   void end_step() {
     num_forwards_ = std::max<int64_t>(0, num_forwards_ - num_backwards_);
     num_backwards_ = 0;

@@ -9,7 +9,7 @@
 namespace accelerate::tree {
 namespace {
 
-// Enough for every dtype, and what malloc guarantees.
+// Enough for every dtype, and guaranteed by malloc.
 constexpr int64_t kAlignment = 16;
 
 int64_t aligned(int64_t position) {
@@ -104,7 +104,7 @@ void ByteReader::bytes(void* output, size_t size) {
 size_t ByteReader::count() {
   uint64_t number = 0;
   bytes(&number, sizeof(number));
-  // Each counted item takes at least one byte.
+  // Each counted item takes at least one byte, so larger counts are damaged.
   if (number > static_cast<uint64_t>(small_end_ - small_)) {
     throw CommError(str_cat(
         "[tree bytes] The message has ",
@@ -128,8 +128,9 @@ at::Tensor ByteReader::tensor() {
   bytes(shape.data(), shape.size() * sizeof(int64_t));
   const auto options = at::dtype(static_cast<at::ScalarType>(dtype));
   const int64_t begin = aligned(tensors_);
-  // Each gets its own storage: views of one would share a version counter, and
-  // autograd would take a change of one for a change of all.
+  // Each tensor gets its own storage. Views of one storage would share a
+  // version counter, and autograd would treat a change of one as a change of
+  // all.
   auto tensor = at::from_blob(
       data_ + begin, shape, [owner = owner_](void*) {}, options);
   tensors_ = begin + num_bytes(tensor);

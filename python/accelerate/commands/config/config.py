@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`accelerate config`: the program asks, and writes the answers to a file."""
+"""`accelerate config`: the program asks questions and writes the answers to a file."""
 
 from __future__ import annotations
 

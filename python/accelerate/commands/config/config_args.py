@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configuration files as objects. The program's own code reads and writes them; it knows the files
-of every version of the original and has further keys."""
+"""Configuration files as objects. The program's own code reads and writes them. It accepts the
+files of every version of the original, and has further keys."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ hf_cache_home = os.path.expanduser(
     or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
 )
 cache_dir = os.path.join(hf_cache_home, "accelerate")
-# The original's name, although it is YAML.
+# The original's name for a file in YAML.
 default_json_config_file = os.path.join(cache_dir, "default_config.yaml")
 default_yaml_config_file = default_json_config_file
-# If there is only a file of an old version, it is still the default.
+# If only a file of an old version exists, it is the default.
 _old_config_file = os.path.join(cache_dir, "default_config.json")
 default_config_file = (
     _old_config_file
@@ -75,7 +75,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass
 class BaseConfig:
-    """Base of all configurations. Keys that only this program has (`max_restarts`) also become
+    """Base of all configurations. Keys that only this package has, e.g. `max_restarts`, also become
     attributes."""
 
     compute_environment: ComputeEnvironment
@@ -94,13 +94,13 @@ class BaseConfig:
             self.dynamo_config: dict[str, Any] | None = {}
 
     def to_dict(self) -> dict[str, Any]:
-        """Enums become strings; unset values are omitted."""
+        """Converts enums to strings. Unset values are omitted."""
         plain = {key: _plain(value) for key, value in vars(self).items()}
         return {key: value for key, value in plain.items() if value is not None}
 
     @staticmethod
     def process_config(config_dict: dict[str, Any]) -> dict[str, Any]:
-        """Adds what older files lack."""
+        """Adds keys that older files do not have."""
         if "distributed_type" not in config_dict:
             raise ValueError("[config] A `distributed_type` must be specified in the config file.")
         config_dict.setdefault("compute_environment", ComputeEnvironment.LOCAL_MACHINE)
@@ -189,7 +189,8 @@ class ClusterConfig(BaseConfig):
 
 @dataclass
 class SageMakerConfig(BaseConfig):
-    """A configuration of a SageMaker job, only as data: this package does not submit jobs."""
+    """A configuration of a SageMaker job. It is only data, because this package does not submit
+    jobs."""
 
     ec2_instance_type: str
     iam_role_name: str

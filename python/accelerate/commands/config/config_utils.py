@@ -13,7 +13,7 @@ DYNAMO_BACKENDS = [backend.value for backend in DynamoBackend if backend.value !
 
 
 class SubcommandHelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Omits the words "<command> [<args>]" of the parent's usage from a subcommand's."""
+    """Omits the parent's words "<command> [<args>]" from the usage of a subcommand."""
 
     def _format_usage(self, *args: Any, **kwargs: Any) -> str:
         return super()._format_usage(*args, **kwargs).replace("<command> [<args>] ", "")

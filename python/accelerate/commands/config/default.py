@@ -18,8 +18,8 @@ description = "Write a default configuration for this machine without asking que
 def write_basic_config(
     mixed_precision: str = "no", save_location: str | os.PathLike[str] = default_json_config_file
 ) -> Path | Literal[False]:
-    """Writes settings for this machine: its GPUs, or its CPU. Returns the path, or False if a file
-    exists already, which is not changed."""
+    """Writes settings for this machine: its GPUs, or its CPU. Returns the path. Returns False if
+    the file already exists, and does not change it."""
     path = Path(save_location)
     if path.exists():
         print(

@@ -22,9 +22,9 @@ void set_option(int socket, int name, int value) {
   setsockopt(socket, IPPROTO_TCP, name, &value, sizeof(value));
 }
 
-// TCP acknowledges our alive messages even if the launcher there does not read
-// them. If the connection is cut, the last acknowledgement is older than half
-// of the silence.
+// The system of the peer acknowledges our alive messages even if the launcher
+// there does not read them. If the last acknowledgement is old, the connection
+// is cut.
 bool does_system_answer(int socket, const Patience& patience) {
   tcp_info info{};
   socklen_t size = sizeof(info);
@@ -79,8 +79,8 @@ Connection::Connection(
       patience_(patience),
       callbacks_(std::move(callbacks)) {
   set_option(socket_.get(), TCP_NODELAY, 1);
-  // TCP_RTO_MAX_MS of Linux 6.15: without it, TCP's next retry may take as long
-  // as the connection was cut. Older kernels reject it.
+  // TCP_RTO_MAX_MS of Linux 6.15. Without it, after a cut, TCP may wait as long
+  // again before its next retry. Older kernels reject it.
   constexpr int kTryAgainMs = 44;
   set_option(socket_.get(), kTryAgainMs, 2000);
   reader_.set_limit(kMaxStrangerBytes);
@@ -206,7 +206,7 @@ void Connection::look() {
 
 void Connection::fail(const std::string& why) {
   close();
-  // The callback may destroy what these members refer to.
+  // Copy the callback, because it may destroy the object that owns it.
   const auto closed = callbacks_.closed;
   closed(why);
 }

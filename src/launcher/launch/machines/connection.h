@@ -15,12 +15,12 @@
 
 namespace accelerate {
 
-/// How long a peer may be silent: a cut cable or a power failure does not close
-/// a connection. Peers send an alive message every second.
+/// How long a peer may be silent. A cut cable or a power failure does not close
+/// a connection, so peers send an alive message every second.
 struct Patience {
-  /// After this time it is reported.
+  /// After this time, the silence is reported.
   std::chrono::milliseconds notice{5000};
-  /// After this time it is considered lost.
+  /// After this time, the peer is considered lost.
   std::chrono::milliseconds limit{30000};
 };
 
@@ -43,10 +43,10 @@ class ACCELERATE_INTERNAL Connection {
     std::function<void(Message)> received = {};
     /// `why` completes "the connection ...".
     std::function<void(const std::string& why)> closed = {};
-    /// Once per silence longer than `Patience::notice`; `how` completes "it has
-    /// been silent for 5 s: ...".
+    /// Called once per silence longer than `Patience::notice`. `how` completes
+    /// "it has been silent for 5 s: ...".
     std::function<void(const std::string& how)> silent = {};
-    /// The silence is over.
+    /// Called when the peer is heard again after a silence.
     std::function<void(std::chrono::seconds silence)> heard_again = {};
   };
 
@@ -61,14 +61,14 @@ class ACCELERATE_INTERNAL Connection {
   Connection& operator=(const Connection&) = delete;
 
   void send(const Message& message);
-  /// The handshake is done: both directions are authenticated from here on.
-  /// Until then the peer is untrusted; its frames must be short and its time
-  /// limit is `Patience::notice`.
+  /// Call it after the handshake: later frames of both directions are
+  /// authenticated. Before, the peer is untrusted; its frames must be short and
+  /// its time limit is `Patience::notice`.
   void seal(FrameSeal outgoing, FrameSeal incoming);
-  /// Closes it after everything was sent, without a callback.
+  /// Closes the connection after everything was sent, without a callback.
   void close();
   bool is_open() const { return static_cast<bool>(socket_); }
-  /// For `Patience::notice` already.
+  /// Whether the peer has been silent for `Patience::notice`.
   bool is_silent() const { return is_named_; }
 
  private:

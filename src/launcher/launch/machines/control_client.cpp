@@ -12,7 +12,8 @@ namespace accelerate {
 namespace {
 
 constexpr std::chrono::milliseconds kRetry{250};
-// Per attempt to connect, because a host that is down does not answer at all.
+// The limit of one attempt to connect, because a host that is down does not
+// answer at all.
 constexpr std::chrono::milliseconds kConnectLimit{3000};
 
 } // namespace

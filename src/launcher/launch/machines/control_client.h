@@ -24,8 +24,8 @@ class ACCELERATE_INTERNAL ControlClient {
  public:
   struct Callbacks {
     std::function<void(Message)> received = {};
-    /// A complete sentence. `was_accepted`: the job had started for this
-    /// machine.
+    /// `why` is a complete sentence. `was_accepted`: machine 0 had accepted
+    /// this machine.
     std::function<void(const std::string& why, bool was_accepted)> lost = {};
     std::function<void(const std::string& line)> say = {};
   };
@@ -42,10 +42,11 @@ class ACCELERATE_INTERNAL ControlClient {
 
   /// No effect unless machine 0 has accepted this machine.
   void send(const Message& message);
-  /// Starts again with the full time limit. `is_over_where_refused`: if machine
-  /// 0 is up but does not listen, it is lost for good.
+  /// Starts again with the full time limit. With `is_over_where_refused`, a
+  /// machine 0 that is up but does not listen is lost for good.
   void join_again(bool is_over_where_refused);
-  /// Machine 0 does not accept this machine yet: retries within the time limit.
+  /// Call it if machine 0 does not accept this machine yet. Retries within the
+  /// time limit.
   void ask_again(const std::string& why);
   /// Closes the connection without a callback.
   void close();

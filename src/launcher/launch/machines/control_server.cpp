@@ -17,7 +17,8 @@ constexpr rlim_t kMaxStrangers = 64;
 constexpr int kAcceptsAtATime = 16;
 constexpr std::chrono::milliseconds kIntroductionLimit{5000};
 constexpr std::chrono::milliseconds kFarewellLimit{2000};
-// How long to stop accepting connections if the system has no descriptors left.
+// How long the server stops accepting connections if the system has no file
+// descriptors left.
 constexpr std::chrono::milliseconds kPause{200};
 // A flood of connections must not flood the log.
 constexpr int kMaxRefusalLines = 10;
@@ -78,7 +79,8 @@ void ControlServer::accept_some() {
       add_peer(std::move(socket));
     } else if (
         (errno == EMFILE || errno == ENFILE) && !drop_oldest_stranger()) {
-      // There is nobody to disconnect; retrying immediately would only spin.
+      // There is no peer to disconnect. Pause, because an immediate retry would
+      // only use the CPU.
       loop_.unwatch(listener_.get());
       pause_ = loop_.after(kPause, [this] { listen(); });
       return;
@@ -86,7 +88,8 @@ void ControlServer::accept_some() {
   }
 }
 
-// The oldest unauthenticated peer had the most time to introduce itself.
+// Disconnects the oldest unauthenticated peer, which had the most time to
+// introduce itself.
 bool ControlServer::drop_oldest_stranger() {
   const auto oldest =
       std::find_if(peers_.begin(), peers_.end(), [](const Peer& peer) {
@@ -157,8 +160,8 @@ void ControlServer::take_proof(PeerIterator peer, const Message& message) {
   }
 }
 
-// The restarted launcher of a machine may connect before its old connection has
-// timed out.
+// Drops the silent connection of a machine that introduces itself again. Its
+// restarted launcher may connect before the old connection has timed out.
 void ControlServer::drop_silent(const HelloMessage& hello) {
   const auto is_old_self = [&](size_t machine) {
     return hello.machine_rank == kAnyMachine
@@ -198,7 +201,7 @@ void ControlServer::take_hello(PeerIterator peer, HelloMessage hello) {
 void ControlServer::refuse(PeerIterator peer, const std::string& reason) {
   peer->is_refused = true;
   peer->connection->send(RefusedMessage{reason});
-  // It disconnects itself, or its time limit is nearly over.
+  // The peer disconnects itself, or its time limit ends soon.
   if (++num_refusals_ <= kMaxRefusalLines) {
     callbacks_.say(str_cat(
         "[launch] rejected a machine at ", peer->address, ": ", reason));
@@ -237,7 +240,7 @@ void ControlServer::remove_soon(PeerIterator peer) {
 }
 
 void ControlServer::erase_soon(PeerIterator peer) {
-  // Later, because the caller may be a callback of this connection.
+  // Destroy it later, because the caller may be a callback of this connection.
   loop_.after(
       std::chrono::milliseconds(0), [this, peer] { peers_.erase(peer); });
 }

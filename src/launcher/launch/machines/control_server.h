@@ -19,16 +19,16 @@
 namespace accelerate {
 
 /// Accepts one connection per machine. A peer that cannot prove that it knows
-/// the token learns nothing else; one that can learns why it is rejected.
-/// Unauthenticated peers are cheap: each has a few seconds and small frames to
-/// authenticate, and their number is limited.
+/// the token learns nothing else; a peer that can learns why it is rejected.
+/// Unauthenticated peers are cheap: their number is limited, and each has a few
+/// seconds and small frames to authenticate.
 class ACCELERATE_INTERNAL ControlServer {
  public:
   struct Callbacks {
-    /// A machine has joined.
+    /// Called when a machine has joined.
     std::function<void(size_t machine)> came = {};
     std::function<void(size_t machine, Message)> received = {};
-    /// Its index stays reserved until `await`.
+    /// Called when a machine is lost. Its index stays reserved until `await`.
     std::function<void(size_t machine, const std::string& why)> lost = {};
     std::function<void(const std::string& line)> say = {};
   };
@@ -46,13 +46,13 @@ class ACCELERATE_INTERNAL ControlServer {
   ~ControlServer();
 
   const RollCall& roll() const { return roll_; }
-  /// What a machine that has joined, even if lost since, has sent about itself.
+  /// The introduction of a machine that has joined, even if it was lost since.
   const HelloMessage& hello_of(size_t machine) const {
     return *roll_.entries()[machine];
   }
   /// Lets a lost machine join again.
   void await(size_t machine) { roll_.leave(machine); }
-  /// No effect if the machine is lost.
+  /// Sends a message. No effect if the machine is lost.
   void send(size_t machine, const Message& message);
   /// Calls `done` when all machines have disconnected, after at most two
   /// seconds, so that the last messages are not cut off.

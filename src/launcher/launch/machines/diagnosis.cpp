@@ -149,7 +149,8 @@ Finding look_at_own_clock() {
 Finding look_at_clock_of(const HostEntry& host, const std::string& ssh) {
   std::string command;
   for (const auto& word : ssh_command(host, ssh, "")) {
-    // The last word would start a launcher; only the connection is checked.
+    // The last word of the command would start a launcher. Only the connection
+    // is checked here.
     command +=
         word.starts_with("exec ") ? "date +%s.%N" : shell_quoted(word) + " ";
   }
@@ -164,7 +165,7 @@ Finding look_at_clock_of(const HostEntry& host, const std::string& ssh) {
             host.name,
             " true` works without a password")};
   }
-  // The answer was given about half-way between question and arrival.
+  // Assume that the answer was given half-way between question and arrival.
   const auto middle = start + (std::chrono::system_clock::now() - start) / 2;
   const double ours =
       std::chrono::duration<double>(middle.time_since_epoch()).count();

@@ -21,7 +21,7 @@ struct Finding {
   Verdict verdict = Verdict::kGood;
   /// What was checked and found.
   std::string what = {};
-  /// What to do; empty if all is well.
+  /// What to do; empty if the check passed.
   std::string remedy = {};
 };
 
@@ -46,16 +46,17 @@ ACCELERATE_INTERNAL std::vector<std::string> problems_of(
 /// Whether the system finds the shared libraries of one of our programs.
 ACCELERATE_INTERNAL Finding look_at_libraries(const std::string& program);
 
-/// The checks that depend only on figures.
+/// The verdict on shared memory of this size.
 ACCELERATE_INTERNAL Finding judge_shared_memory(const MemoryFigures& memory);
-/// Whether every GPU can access every other's memory without the CPU.
+/// The verdict on GPUs: whether each can access every other's memory without
+/// the CPU.
 ACCELERATE_INTERNAL Finding
 judge_peer_access(const std::vector<Gpu>& gpus, const GpuKind& kind);
 ACCELERATE_INTERNAL Finding judge_file_limits(const FileLimits& limits);
-/// `seconds`: how far the clock of `host` is ahead of ours.
+/// The verdict on clocks: the clock of `host` is `seconds` ahead of ours.
 ACCELERATE_INTERNAL Finding
 judge_clock(const std::string& host, double seconds);
-/// `error` as in errno, 0 if the connection succeeded.
+/// The verdict on a connection. `error` is an errno, 0 if it succeeded.
 ACCELERATE_INTERNAL Finding
 judge_connection(const std::string& host, int port, int error);
 

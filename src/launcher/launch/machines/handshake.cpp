@@ -105,7 +105,8 @@ FrameSeal Handshake::seal_of(Side side) const {
   return FrameSeal(code_for("frames", side));
 }
 
-// Both numbers have the same length, so that no two purposes share a text.
+// Both numbers have a fixed length, so that the strings of two purposes always
+// differ.
 std::string Handshake::code_for(std::string_view purpose, Side side) const {
   const bool is_member = side_ == Side::kMember;
   std::string text = "accelerate launch ";

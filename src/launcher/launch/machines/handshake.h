@@ -21,9 +21,10 @@ enum class Side { kMember, kLeader };
 class ACCELERATE_INTERNAL FrameSeal {
  public:
   explicit FrameSeal(std::string key) : key_(std::move(key)) {}
-  /// The next payload followed by its code.
+  /// Seals a payload: appends its code.
   std::string close(std::string_view payload);
-  /// The payload of the next sealed frame; empty if the code is wrong.
+  /// Checks and removes the code of the next sealed frame. Empty if it is
+  /// wrong.
   std::optional<std::string> open(std::string_view sealed);
 
  private:
@@ -34,15 +35,16 @@ class ACCELERATE_INTERNAL FrameSeal {
 };
 
 /// One side of the mutual challenge. The member first proves that it knows the
-/// token, so that someone who merely connects receives nothing to guess from.
-/// Both choose a random number, so recorded messages cannot be replayed. An
-/// empty token is publicly known.
+/// token, so that a program that merely connects receives nothing to guess
+/// from. Both sides choose a random number, so recorded messages cannot be
+/// replayed. An empty token proves nothing, because everybody knows it.
 class ACCELERATE_INTERNAL Handshake {
  public:
-  /// What this side does next.
+  /// The reaction to a message.
   struct Step {
     std::optional<Message> answer = {};
-    /// The other side knows the token: every later frame is sealed.
+    /// Whether the other side has proved that it knows the token. Every later
+    /// frame is sealed.
     bool is_done = false;
     /// If not empty, the other side is rejected with this sentence, which
     /// contains no secret.
@@ -55,7 +57,8 @@ class ACCELERATE_INTERNAL Handshake {
   Message knock() const;
   /// Handles the next message of the other side.
   Step take(const Message& message);
-  /// For the frames of one side; only once done.
+  /// The seal for the frames that `side` sends. Call it once the handshake is
+  /// done.
   FrameSeal seal_of(Side side) const;
 
  private:

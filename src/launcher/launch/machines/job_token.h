@@ -14,10 +14,10 @@
 
 namespace accelerate {
 
-/// 64 hexadecimal digits from the system's random numbers.
+/// A new token: 64 hexadecimal digits from the system's random numbers.
 ACCELERATE_INTERNAL std::string random_token();
 
-/// Two digits per byte.
+/// `bytes` as hexadecimal digits, two per byte.
 ACCELERATE_INTERNAL std::string to_hexadecimal(std::string_view bytes);
 
 /// ACCELERATE_JOB_TOKEN, or the first line of the file in
@@ -25,13 +25,14 @@ ACCELERATE_INTERNAL std::string to_hexadecimal(std::string_view bytes);
 /// be read, is empty, or others may read it.
 ACCELERATE_INTERNAL std::string find_token(const EnvLookup& env);
 
-/// The token of a launcher started by someone else at `placement`, for the
-/// lifetime of the job: the user's (`find_token`); or, under Slurm or MPI, one
-/// that machine 0 creates and shares (`TokenFile`), for which the others wait
-/// `join_limit`; or none, if the only machine is this one.
+/// The token of a launcher at `placement` that machine 0 did not start itself.
+/// Lives as long as the job. This is the user's token (`find_token`). If there
+/// is none, it is empty if only this machine can connect. Under Slurm or MPI,
+/// machine 0 otherwise creates a token and shares it (`TokenFile`); the others
+/// wait up to `join_limit` for it.
 class ACCELERATE_INTERNAL JobToken {
  public:
-  /// Throws `ConfigError` if there is none although other machines could
+  /// Throws `ConfigError` if there is no token although other machines could
   /// connect.
   JobToken(
       const Placement& placement,

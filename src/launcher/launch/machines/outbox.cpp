@@ -6,7 +6,7 @@
 namespace accelerate {
 namespace {
 
-// A peer that leaves more than this unread is as good as gone.
+// A peer that leaves more than this unread is not sent anything more.
 constexpr size_t kMaxUnsent = 1 << 20;
 // A launcher that is stuck for this long will not recover: stop its alive
 // messages.
@@ -63,7 +63,7 @@ void Outbox::flush_locked() {
   }
   const auto size = ::send(
       socket_, unsent_.data(), unsent_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-  // The reading side detects a broken connection.
+  // If sending fails, the reading side detects the broken connection.
   if (size > 0) {
     unsent_.erase(0, static_cast<size_t>(size));
   }

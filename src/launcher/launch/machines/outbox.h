@@ -21,9 +21,9 @@ class ACCELERATE_INTERNAL Outbox {
   explicit Outbox(int socket) : socket_(socket) {}
 
   void send(const Message& message);
-  /// Authenticates every later frame; starts alive messages.
+  /// Authenticates every later frame, and starts to send alive messages.
   void seal(FrameSeal seal);
-  /// Sends more pending data; returns whether some is left.
+  /// Sends more pending data. Returns whether some is left.
   bool flush();
   /// Reports that the launcher's main thread is running.
   void turn();

@@ -246,7 +246,8 @@ json to_json(const AliveMessage&) {
 
 Message read_knock(const ObjectReader& in) {
   KnockMessage m;
-  // Read first, because another version may have other members.
+  // The protocol version is read first, because another version may have other
+  // members.
   m.protocol = in.number("protocol", 0, 1 << 30);
   if (m.protocol == kProtocolVersion) {
     m.number = in.digits("number");
@@ -290,7 +291,7 @@ Message read_failed(const ObjectReader& in) {
   return m;
 }
 
-// Other signals would end something.
+// Accepts only signals that end no process.
 Message read_signal(const ObjectReader& in) {
   const int signal = in.number("signal", 1, SIGRTMAX);
   if (signal != SIGUSR1 && signal != SIGUSR2) {

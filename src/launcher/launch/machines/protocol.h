@@ -17,11 +17,11 @@
 namespace accelerate {
 
 inline constexpr int kProtocolVersion = 4;
-/// Of one frame, without its length.
+/// The maximum size of one frame, without its length.
 inline constexpr size_t kMaxFrameBytes = 64 * 1024;
-/// Of frames from a peer that is not authenticated yet.
+/// The maximum size of frames from a peer that is not authenticated yet.
 inline constexpr size_t kMaxStrangerBytes = 1024;
-/// Of the random numbers and proofs of a handshake.
+/// The length of the random numbers and proofs of a handshake.
 inline constexpr size_t kHandshakeDigits = 64;
 
 /// The first frame of every connection: a machine requests a challenge.
@@ -49,7 +49,7 @@ struct HelloMessage {
   std::string host = {};
   int num_local = 1;
   std::string devices = {};
-  /// Problems that `--check` found there.
+  /// Problems that `--check` found on this machine.
   std::vector<std::string> problems = {};
   std::map<std::string, std::string> agreement = {};
 
@@ -83,7 +83,7 @@ struct FailedMessage {
   FailureReport report = {};
   bool operator==(const FailedMessage&) const = default;
 };
-/// The workers could not be started at all.
+/// The machine could not start its workers at all.
 struct CannotStartMessage {
   std::string reason = {};
   bool operator==(const CannotStartMessage&) const = default;
@@ -100,13 +100,13 @@ struct InterruptedMessage {
   int signal = 15;
   bool operator==(const InterruptedMessage&) const = default;
 };
-/// SIGUSR1 or SIGUSR2, which end nothing: sent from the machine that received
-/// it to machine 0, and from there to the workers of all others.
+/// A machine has received SIGUSR1 or SIGUSR2, which end nothing. It tells
+/// machine 0, which tells all other machines, for their workers.
 struct SignalMessage {
   int signal = 10;
   bool operator==(const SignalMessage&) const = default;
 };
-/// Alive; nothing new.
+/// The sender is alive and has nothing else to say.
 struct AliveMessage {
   bool operator==(const AliveMessage&) const = default;
 };

@@ -12,8 +12,8 @@
 
 namespace accelerate {
 
-/// Calls each `beat` once a second on a separate thread: if a log on a slow
-/// disk blocks the launcher, its machine must not be considered dead.
+/// Calls each `beat` once a second on a separate thread. If a log on a slow
+/// disk blocks the launcher, its machine must not be considered lost.
 class ACCELERATE_INTERNAL Pulse {
  public:
   using Beat = std::function<void()>;

@@ -21,26 +21,26 @@ struct RemoteLauncher {
   std::string order = {};
 };
 
-/// Starts them and keeps their stdin open: when the stdin of a launcher is
-/// closed, it ends everything on its machine.
+/// Starts launchers of other machines and keeps their stdin open. When the
+/// stdin of a launcher is closed, it ends everything on its machine.
 class RemoteLaunchers {
  public:
   RemoteLaunchers(EventLoop& loop, ChildReaper& reaper, OutputRouter& output)
       : loop_(loop), reaper_(reaper), output_(output) {}
 
-  /// Calls `ended` with the wait status. Returns the process. Throws
-  /// `SystemError` if ssh cannot be executed.
+  /// Starts one launcher. Calls `ended` with the wait status. Returns the PID
+  /// of ssh. Throws `SystemError` if ssh cannot be executed.
   pid_t start(
       const RemoteLauncher& launcher,
       std::function<void(int wait_status)> ended);
-  /// Calls `done` when all have ended, or after two seconds.
+  /// Calls `done` when all launchers have ended, or after two seconds.
   void finish(std::function<void()> done);
 
  private:
   EventLoop& loop_;
   ChildReaper& reaper_;
   OutputRouter& output_;
-  /// Of running processes.
+  /// The stdin of running ssh processes, by PID.
   std::map<pid_t, UniqueFile> inputs_;
   int num_started_ = 0;
   std::function<void()> done_;

@@ -11,13 +11,13 @@
 
 namespace accelerate {
 
-/// The machines of one job: each once, and only with the same version and
-/// configuration as machine 0. A machine that left may rejoin with the same
-/// number of processes; an elastic job accepts any number.
+/// Records the machines of one job. Each joins once, and only with the same
+/// version and configuration as machine 0. A machine that left may rejoin with
+/// the same number of processes; an elastic job accepts any number.
 class ACCELERATE_INTERNAL RollCall {
  public:
-  /// `own` is machine 0's own introduction. `shows_values`: a rejection may
-  /// contain values of machine 0; not if anyone can connect.
+  /// `own` is machine 0's own introduction. `shows_values`: whether a rejection
+  /// may contain values of machine 0. Must be false if anyone can connect.
   RollCall(
       HelloMessage own,
       int num_machines,
@@ -29,13 +29,13 @@ class ACCELERATE_INTERNAL RollCall {
   int index_for(const std::string& host) const;
   /// Accepts the machine. Returns an empty string, or why it is rejected.
   std::string take(const HelloMessage& hello);
-  /// Frees its index; its introduction stays in `entries`.
+  /// Frees the machine's index. Its introduction stays in `entries`.
   void leave(size_t machine);
 
   bool is_here(size_t machine) const { return here_[machine]; }
   int num_here() const;
   bool is_complete() const;
-  /// By machine; empty for those that never joined.
+  /// The introductions by machine; empty for machines that never joined.
   const std::vector<std::optional<HelloMessage>>& entries() const {
     return entries_;
   }

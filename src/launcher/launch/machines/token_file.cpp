@@ -91,7 +91,8 @@ void refresh(const fs::path& folder) {
 } // namespace
 
 fs::path token_file_of(const std::string& job, const EnvLookup& env) {
-  // Not XDG_CACHE_HOME, which is often on a local disk of a cluster machine.
+  // Does not use XDG_CACHE_HOME, which is often on a local disk of a cluster
+  // machine.
   return home_folder(env) / ".cache" / "accelerate" / "tokens" / job;
 }
 

@@ -12,8 +12,8 @@
 
 namespace accelerate {
 
-/// Where the machines of `job` store and find it: in the user's home folder,
-/// which clusters share between their machines.
+/// The path of the token file of `job`, in the user's home folder, which
+/// clusters share between their machines.
 ACCELERATE_INTERNAL std::filesystem::path token_file_of(
     const std::string& job,
     const EnvLookup& env);
@@ -35,8 +35,8 @@ class ACCELERATE_INTERNAL TokenFile {
   std::string token_;
 };
 
-/// Waits until machine 0 has written `path`. Throws `ConfigError` if it has not
-/// after `limit`, or if the file does not belong to this user.
+/// Waits until machine 0 has written `path`, and returns the token. Throws
+/// `ConfigError` after `limit`, or if the file does not belong to this user.
 ACCELERATE_INTERNAL std::string await_token(
     const std::filesystem::path& path,
     std::chrono::seconds limit);

@@ -12,12 +12,12 @@
 namespace accelerate {
 
 struct ACCELERATE_INTERNAL HostEntry {
-  /// In ssh's notation: `name` or `user@name`.
+  /// The host in ssh's notation: `name` or `user@name`.
   std::string name = {};
   /// Processes on this host, from `slots=N`.
   std::optional<int> slots = {};
 
-  /// Without the user.
+  /// The host without the user.
   std::string address() const { return name.substr(name.find('@') + 1); }
   bool operator==(const HostEntry&) const = default;
 };

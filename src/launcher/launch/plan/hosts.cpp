@@ -150,7 +150,7 @@ std::vector<std::string> ssh_command(
     const std::string& ssh,
     const std::string& launcher) {
   auto command = shell_words(ssh.empty() ? "ssh" : ssh);
-  // No prompts, because nobody could answer them. No terminal, because stdin
+  // No prompts, because no user could answer them. No terminal, because stdin
   // carries the order.
   command.insert(
       command.end(),

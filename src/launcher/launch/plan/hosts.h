@@ -41,7 +41,7 @@ struct ACCELERATE_INTERNAL JoinOrder {
   std::optional<int> num_local = {};
   bool is_coloured = false;
   std::string folder = {};
-  /// Options by name, as text.
+  /// Values of options by name.
   std::map<std::string, std::string> options = {};
   std::vector<std::string> program = {};
   /// Variables of this machine that are passed to workers there.

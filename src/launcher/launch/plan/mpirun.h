@@ -10,10 +10,11 @@
 
 namespace accelerate {
 
-/// `command` under mpirun on the hosts of `config.mpirun_hostfile`, with its
-/// variables. `version` is the output of `mpirun --version`: Open MPI and
-/// MPICH's family have different flags. Throws `ConfigError` if the host file
-/// or the number of processes is missing or `version` is unknown.
+/// Wraps `command` in an mpirun command for the hosts of
+/// `config.mpirun_hostfile`. `version` is the output of `mpirun --version`,
+/// because Open MPI and MPICH's family have different flags. Throws
+/// `ConfigError` if the host file or the number of processes is missing or
+/// `version` is unknown.
 ACCELERATE_INTERNAL ChildCommand under_mpirun(
     const LaunchConfig& config,
     const ChildCommand& command,

@@ -22,13 +22,15 @@ bool is_explicit(const ResolvedConfig& config, const char* field) {
   return config.kind_of(field) >= SourceKind::kEnvironment;
 }
 
-// Kubernetes' training operator sets torchrun's options as PET_*.
+// The placement of a pod of Kubernetes' training operator, which sets
+// torchrun's options as PET_*.
 std::optional<Placement> from_pet_variables(const EnvLookup& env) {
   if (!is_set(env, variables::kPetNumNodes) ||
       is_set(env, variables::kLocalRank)) {
     return std::nullopt;
   }
-  // Under their own names: a message about WORLD_SIZE would mislead.
+  // Check these under their own names, because a message about WORLD_SIZE would
+  // mislead.
   EnvReader(env).number(variables::kPetNumNodes, 1);
   EnvReader(env).number(variables::kPetNodeRank, 0);
   const auto renamed = [&](const std::string& name) {
@@ -48,7 +50,8 @@ std::optional<Placement> from_pet_variables(const EnvLookup& env) {
   return placement;
 }
 
-// Only the launcher sets these two, for its workers.
+// Whether this process is a worker: the launcher sets these two variables only
+// for its workers.
 bool is_in_worker(const EnvLookup& env) {
   return is_set(env, variables::kMainPid) || is_set(env, variables::kRunReport);
 }
@@ -65,7 +68,7 @@ Placement from_cluster(const EnvLookup& env) {
     const Starter* starter = placement.environment.starter;
     if (starter != nullptr && starter->omits_local_rank_of_machines) {
       placement.is_in_place = is_set(env, variables::kLocalRank);
-      // Kubernetes' PyTorchJob: the address is a service's.
+      // In Kubernetes' PyTorchJob, the address is that of a service.
       placement.listens_everywhere = !placement.is_in_place;
     } else if (starter != nullptr) {
       placement.is_in_place =
@@ -168,7 +171,7 @@ int machine_rank_of(const ResolvedConfig& config) {
   try {
     return is_this_machine(address) ? 0 : kAnyMachine;
   } catch (const CommError&) {
-    return kAnyMachine; // a name that is not known yet is another machine's
+    return kAnyMachine; // a name that does not resolve yet is another machine's
   }
 }
 
@@ -189,7 +192,7 @@ bool is_loopback_only(const Placement& placement) {
     return is_loopback_name(address) ||
            (!address.empty() && is_loopback(resolve_host(address)[0]));
   } catch (const CommError&) {
-    return false; // a name that is not known yet is another machine's
+    return false; // a name that does not resolve yet is another machine's
   }
 }
 

@@ -16,21 +16,22 @@ namespace accelerate {
 inline constexpr int kAnyMachine = -1;
 
 struct Placement {
-  /// The cluster started one task per rank: the program replaces the launcher,
-  /// with `environment`.
+  /// Whether the cluster has started one task per rank. The program then
+  /// replaces the launcher, with `environment`.
   bool is_in_place = false;
   ProcessEnvironment environment = {};
 
-  /// For an elastic job, the maximum.
+  /// The number of machines; for an elastic job, the maximum.
   int num_machines = 1;
   /// Set if the job is elastic: the minimum number of machines.
   std::optional<int> least_machines = {};
-  /// `kAnyMachine` if machine 0 decides.
+  /// The index of this machine; `kAnyMachine` if machine 0 decides.
   int machine_rank = 0;
   /// Machine 0's address, where launchers connect; empty on one machine.
   Rendezvous rendezvous = {};
-  /// Machine 0 cannot derive its own address from the given one (the address of
-  /// a Kubernetes service), so it listens on all of its addresses.
+  /// Whether machine 0 listens on all of its addresses, because it cannot
+  /// derive its own address from the given one (the address of a Kubernetes
+  /// service).
   bool listens_everywhere = false;
 };
 
@@ -51,12 +52,12 @@ find_placement(const ResolvedConfig& config, const EnvLookup& env);
 /// and the others are `kAnyMachine`.
 ACCELERATE_INTERNAL int machine_rank_of(const ResolvedConfig& config);
 
-/// The address that machine 0 listens on. Empty means all of its addresses;
-/// also if its name resolves to a loopback address on itself (/etc/hosts),
-/// where others could not connect.
+/// The address that machine 0 listens on. Empty means all of its addresses. It
+/// is also empty if machine 0 resolves its own name to a loopback address
+/// (/etc/hosts), where others could not connect.
 ACCELERATE_INTERNAL std::string listening_address(const Placement& placement);
 
-/// Whether only programs on this machine can connect to the address.
+/// Whether only programs on this machine can connect to machine 0.
 ACCELERATE_INTERNAL bool is_loopback_only(const Placement& placement);
 
 } // namespace accelerate

@@ -82,7 +82,8 @@ int num_local_of(
   return num_local;
 }
 
-/// The NUMA node of each worker: its GPU's, or distributed evenly.
+/// The NUMA node of each worker: that of its GPU. Without GPUs, workers are
+/// distributed evenly.
 std::vector<NumaNode> nodes_of(const MachineFacts& facts, int num_local) {
   const auto& nodes = facts.numa_nodes;
   std::vector<NumaNode> chosen;
@@ -231,8 +232,7 @@ LaunchPlan make_plan(
   plan.placement = placement;
   plan.command.command = command_of(values, program, facts.python);
   plan.command.variables = worker_variables(values);
-  // Secrets of the launchers, and what an outer torchrun says about its own
-  // store.
+  // The secrets of launchers, and the variables that describe an outer job.
   plan.command.removed = {
       variables::kJobToken,
       variables::kJobTokenFile,
@@ -242,7 +242,7 @@ LaunchPlan make_plan(
   if (placement.is_in_place) {
     plan.num_local = placement.environment.topology.local_world_size;
   } else {
-    // Called in any case, because it validates the options.
+    // Call it in any case, because it validates the options.
     const int num_local = num_local_of(config, placement.num_machines, facts);
     plan.num_local = starter.num_local.value_or(num_local);
   }
@@ -258,11 +258,12 @@ LaunchPlan make_plan(
   for (const auto& node : facts.numa_nodes) {
     num_cores += node.cores.size();
   }
-  // OpenMP allows a list of counts per nesting level, which is kept unchanged.
+  // A list of counts per nesting level, which OpenMP allows, is not overridden.
   plan.command.defaults[variables::kOmpNumThreads] = std::to_string(
       std::max<size_t>(1, num_cores / static_cast<size_t>(plan.num_local)));
-  // The next step reuses the memory that a step frees. By default it is
-  // returned to the system after 10 ms, and must be mapped again page by page.
+  // The next step can reuse the memory that a step frees. By default, the
+  // allocator returns it to the system after 10 ms, and it must be mapped again
+  // page by page.
   plan.command.defaults[variables::kPurgeDelay] = "10000";
   plan.command.variables.insert(
       starter.variables.begin(), starter.variables.end());
@@ -306,7 +307,7 @@ std::vector<WorkerSpec> workers_of(
   set(shared, variables::kRestartCount, order.attempt);
   set(shared, variables::kMostRestarts, order.max_restarts);
   set(shared, variables::kRunId, order.run_id);
-  // torchrun's default: a NCCL error ends the worker instead of hanging.
+  // The default of torchrun: a NCCL error ends the worker instead of hanging.
   shared.defaults[variables::kNcclAsyncErrors] = "1";
   // Python prints its stacks when it is stopped with SIGQUIT.
   shared.defaults[variables::kPythonFaultHandler] = "1";
@@ -320,7 +321,7 @@ std::vector<WorkerSpec> workers_of(
     set(worker.command, variables::kRank, rank);
     set(worker.command, variables::kLocalRank, local);
     set(worker.command, variables::kRoleRank, rank);
-    // On the machine of rank 0, its process is known once it has started.
+    // The launcher of the machine of rank 0 sets this once rank 0 has started.
     if (order.first_rank != 0) {
       set(worker.command, variables::kMainPid, 0);
     }
@@ -343,7 +344,7 @@ std::vector<WorkerSpec> workers_of(
 
 ChildCommand command_in_place(const LaunchPlan& plan) {
   ChildCommand command = plan.command;
-  // Here the rank belongs to the outer torchrun.
+  // The rank is a task of an outer torchrun, whose store it uses.
   command.removed.erase(variables::kUseAgentStore);
   const auto& topology = plan.placement.environment.topology;
   const auto& rendezvous = plan.placement.environment.rendezvous;

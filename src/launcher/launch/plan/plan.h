@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the options of a launch to one command per worker.
+// Turns the options of a launch into one command per worker.
 #pragma once
 
 #include <chrono>
@@ -22,11 +22,11 @@ namespace accelerate {
 struct MachineFacts {
   /// The GPUs that workers may use.
   std::vector<Gpu> gpus = {};
-  /// Of all GPUs; null if there are none.
+  /// The kind of all GPUs; null if there are none.
   const GpuKind* gpu_kind = nullptr;
-  /// Why there are none.
+  /// Why there are no GPUs.
   std::string gpu_problem = {};
-  /// Those with cores that the workers may use.
+  /// The NUMA nodes with cores that the workers may use.
   std::vector<NumaNode> numa_nodes = {{0, {0}}};
   /// The Python for scripts.
   std::string python = "python3";
@@ -43,7 +43,7 @@ read_machine_facts(const LaunchConfig& config, const EnvLookup& env);
 /// Settings beyond the options that depend on who starts a launcher: a user at
 /// a terminal, another program, or machine 0 over ssh.
 struct LaunchStarter {
-  /// Workers of this machine; unset: as the options say.
+  /// The number of workers on this machine; if unset, the options determine it.
   std::optional<int> num_local = {};
   /// Defaults for the workers' environment.
   std::map<std::string, std::string> variables = {};
@@ -56,12 +56,16 @@ struct LaunchStarter {
 
 /// Everything that one launcher has to do.
 struct LaunchPlan {
-  /// Without the variables that differ between workers.
+  /// The command, without the variables that differ between workers.
   ChildCommand command = {};
+  /// The number of workers on this machine. The first of these that is known:
+  /// the tasks of a cluster that starts one task per rank, the `slots` of the
+  /// host, this machine's share of `num_processes` (which the parallelism sizes
+  /// can set), one per usable GPU, or 1.
   int num_local = 1;
   /// Whether the launcher assigns ranks to workers; false if mpirun does.
   bool is_ranked = true;
-  /// By local rank; empty: any cores.
+  /// The cores of each worker, by local rank; empty: any cores.
   std::vector<std::vector<int>> cores = {};
   /// The NUMA node of the memory, by local rank; empty: any.
   std::vector<int> memory_nodes = {};
@@ -88,8 +92,8 @@ ACCELERATE_INTERNAL LaunchPlan make_plan(
     const MachineFacts& facts,
     const LaunchStarter& starter = {});
 
-/// What only the job as a whole knows, the same on all machines except for
-/// `first_rank`, `group_rank` and `master_address`.
+/// The start of one attempt. Equal on all machines except for `first_rank`,
+/// `group_rank` and `master_address`.
 struct StartOrder {
   int attempt = 0;
   int first_rank = 0;
@@ -98,7 +102,7 @@ struct StartOrder {
   int group_rank = 0;
   int group_world_size = 1;
   int max_restarts = 0;
-  /// As seen by this machine; not part of the protocol.
+  /// The address of rank 0 as seen by this machine; not part of the protocol.
   std::string master_address = "127.0.0.1";
   int master_port = 0;
   std::string run_id = "none";
@@ -111,7 +115,8 @@ ACCELERATE_INTERNAL std::vector<WorkerSpec> workers_of(
     const LaunchPlan& plan,
     const StartOrder& order);
 
-/// The program with the variables of its rank, which is a task of the cluster.
+/// The program with the variables of its rank, if it runs as a task of the
+/// cluster.
 ACCELERATE_INTERNAL ChildCommand command_in_place(const LaunchPlan& plan);
 
 /// The command and the variables of each worker, in shell syntax.

@@ -17,18 +17,19 @@ class ACCELERATE_INTERNAL BarThinner {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// The part of `text` to write to the file by `now`.
+  /// Adds `text`. Returns what to write to the file at the time `now`.
   std::string feed(std::string_view text, Clock::time_point now = Clock::now());
-  /// The rest at the end of the text.
+  /// Ends the text. Returns the rest to write.
   std::string finish();
 
  private:
   bool is_line_start_ = true;
-  /// After a carriage return whose next character is not known yet.
+  /// Whether the last character was a carriage return. Its meaning depends on
+  /// the next character.
   bool is_returning_ = false;
   bool is_drawing_ = false;
   Clock::time_point last_time_ = {};
-  /// What was drawn completely, and what is being drawn now.
+  /// The last complete drawing, and the one in progress.
   std::string drawn_ = {};
   std::string drawing_ = {};
 };

@@ -57,8 +57,8 @@ struct StartFailure {
   int cause = 0;
 };
 
-/// The command in the form for system calls, prepared before the fork because a
-/// child must not allocate.
+/// The command in the form for system calls. Prepared before the fork, because
+/// a child must not allocate.
 class PreparedCommand {
  public:
   explicit PreparedCommand(const ChildCommand& command)
@@ -77,7 +77,7 @@ class PreparedCommand {
     }
   }
 
-  /// Returns only if the command cannot be executed, with the cause.
+  /// Executes the command. Returns only if that fails, with the cause.
   StartFailure execute() const {
     if (has_cores_ && sched_setaffinity(0, sizeof(cores_), &cores_) != 0) {
       return {StartFailure::Step::kCores, errno};
@@ -112,7 +112,8 @@ class PreparedCommand {
   std::bitset<1024> nodes_;
 };
 
-// Runs in the child between fork and exec: system calls only.
+// Sets the standard streams in the child between fork and exec. Uses system
+// calls only.
 void take_streams(const ChildStreams& streams) {
   if (streams.in) {
     dup2(streams.in.get(), STDIN_FILENO);

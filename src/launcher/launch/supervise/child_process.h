@@ -15,8 +15,9 @@
 
 namespace accelerate {
 
-/// The standard streams of a child. Streams that are not open are this
-/// process's own; without `inherits_input` and `in`, stdin is empty.
+/// The standard streams of a child. If `out` or `err` is not open, the child
+/// shares that of this process. Without `inherits_input` and `in`, stdin is
+/// empty.
 struct ChildStreams {
   bool inherits_input = false;
   UniqueFile in = {};
@@ -26,15 +27,15 @@ struct ChildStreams {
 
 struct ChildCommand {
   std::vector<std::string> command = {};
-  /// Added to this process's environment.
+  /// Variables added to this process's environment.
   std::map<std::string, std::string> variables = {};
-  /// Added if a variable is missing in the environment, or empty.
+  /// Variables added if they are missing in the environment, or empty.
   std::map<std::string, std::string> defaults = {};
-  /// Removed from it.
+  /// Variables removed from the environment.
   std::set<std::string> removed = {};
-  /// The cores it may run on; empty: as this process.
+  /// The cores that the child may use; empty: those of this process.
   std::vector<int> cores = {};
-  /// The NUMA nodes of its memory; empty: as this process.
+  /// The NUMA nodes of the child's memory; empty: those of this process.
   std::vector<int> memory_nodes = {};
 };
 
@@ -44,15 +45,15 @@ ACCELERATE_INTERNAL std::map<std::string, std::string> added_variables(
     const ChildCommand& command);
 
 /// Starts the command, which is killed when this process ends. Throws
-/// `SystemError` with the cause and a hint if it cannot be executed, or not on
-/// these cores or with memory of these nodes.
+/// `SystemError` with the cause and a hint if the command cannot be executed,
+/// or cannot use these cores or memory of these nodes.
 ACCELERATE_INTERNAL pid_t
 start_child(const ChildCommand& command, const ChildStreams& streams);
 
-/// Replaces this process by the command. Throws `SystemError` as above.
+/// Replaces this process by the command. Throws what `start_child` throws.
 [[noreturn]] ACCELERATE_INTERNAL void become(const ChildCommand& command);
 
-/// Reaps this process's children and notifies those who registered.
+/// Reaps this process's children and calls the registered callbacks.
 class ACCELERATE_INTERNAL ChildReaper {
  public:
   using Callback = std::function<void(int wait_status)>;

@@ -106,7 +106,7 @@ void Console::write_now() {
   } else if (!std::exchange(is_watched_, true)) {
     loop_.watch(file_, POLLOUT, [this](short) { write_now(); });
   }
-  // However it was drained, a paused source must not wait forever.
+  // Whatever freed the buffer, a paused source must not wait forever.
   if (was_full && !is_full() && callbacks_.unblocked) {
     callbacks_.unblocked();
   }
@@ -116,8 +116,8 @@ void Console::write_now() {
 }
 
 void Console::write_some() {
-  // A writable pipe accepts this many bytes without blocking, and atomically,
-  // so lines of several launchers on one pipe do not mix either.
+  // A writable pipe accepts this many bytes atomically and without blocking, so
+  // lines of several launchers on one pipe do not mix.
   const std::string_view left = std::string_view(kept_).substr(num_gone_);
   size_t size = std::min<size_t>(left.size(), PIPE_BUF);
   const size_t line_end = left.substr(0, size).rfind('\n');

@@ -22,11 +22,11 @@ namespace accelerate {
 class ACCELERATE_INTERNAL Console {
  public:
   struct Callbacks {
-    /// There is room again after `is_full`.
+    /// Called when there is room again after `is_full`.
     std::function<void()> unblocked = {};
-    /// The buffer is empty.
+    /// Called when the buffer is empty.
     std::function<void()> drained = {};
-    /// Output was lost, called once per cause: "the reader is gone".
+    /// Called once per cause when output was lost: "the reader is gone".
     std::function<void(const std::string& cause)> lost = {};
   };
 
@@ -37,15 +37,15 @@ class ACCELERATE_INTERNAL Console {
 
   bool is_terminal() const { return is_terminal_; }
   void on(Callbacks callbacks) { callbacks_ = std::move(callbacks); }
-  /// `line` without its newline.
+  /// Writes a line, given without its newline.
   void write_line(std::string_view line);
   void write_raw(std::string_view text);
   /// Whether the buffer is so large that sources should pause.
   bool is_full() const;
   /// Whether everything was written, or is lost.
   bool is_drained() const { return num_gone_ == kept_.size(); }
-  /// Bytes that could not be written although someone reads (a full disk); what
-  /// a reader that left did not read is not counted.
+  /// Bytes that could not be written although someone reads (a full disk).
+  /// Output that a reader has not read before it closed does not count.
   int64_t num_lost() const { return num_lost_; }
 
  private:
@@ -61,7 +61,7 @@ class ACCELERATE_INTERNAL Console {
   bool is_terminal_;
   bool is_watched_ = false;
   std::string kept_;
-  /// How much of `kept_` has been written.
+  /// How many bytes of `kept_` were written.
   size_t num_gone_ = 0;
   int64_t num_lost_ = 0;
   std::string last_cause_;
@@ -69,7 +69,7 @@ class ACCELERATE_INTERNAL Console {
   /// too long to be redrawn.
   std::string open_line_;
   bool is_line_open_ = false;
-  /// Whether that line was ended for it.
+  /// Whether a newline was written to end that line early.
   bool is_cut_ = false;
   Callbacks callbacks_;
 };

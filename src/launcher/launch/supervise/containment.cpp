@@ -53,7 +53,8 @@ void prepare_containment() {
 
 void enter_containment() {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // Mounts of the system remain visible here; ours is not visible there.
+  // Mounts of the system stay visible here. Mounts made here are not visible in
+  // the system.
   if (unshare(CLONE_NEWNS) != 0 ||
       mount("none", "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0 ||
       mount(

@@ -12,8 +12,8 @@ namespace accelerate {
 /// the system does not permit it.
 ACCELERATE_INTERNAL void prepare_containment();
 
-/// Call it in that child: it ends with its parent, and gets its own /proc.
-/// Throws `SystemError`.
+/// Call it in that child. The child then ends with its parent, and gets its own
+/// /proc. Throws `SystemError`.
 ACCELERATE_INTERNAL void enter_containment();
 
 } // namespace accelerate

@@ -43,7 +43,8 @@ std::string read_error_file(const std::filesystem::path& file) {
   if (!json.is_object() || !json.contains("message")) {
     return {};
   }
-  // Either plain text, or an object that also contains the stack.
+  // The message is either plain text, or an object that also contains the
+  // stack.
   const auto& outer = json["message"];
   const auto& inner =
       outer.is_object() && outer.contains("message") ? outer["message"] : outer;

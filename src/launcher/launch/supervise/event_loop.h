@@ -32,7 +32,7 @@ class ACCELERATE_INTERNAL EventLoop {
   /// No effect on an expired timer.
   void cancel(TimerId timer);
 
-  /// Returns after `stop`, immediately if that was called before.
+  /// Runs until `stop`. Returns immediately if `stop` was called before.
   void run();
   void stop() { is_stopped_ = true; }
 

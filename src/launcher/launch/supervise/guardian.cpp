@@ -36,7 +36,8 @@ int watch_child(
         [[maybe_unused]] const auto written =
             write(own_end.get(), &*signal, sizeof(*signal));
       }
-      // The shell waits for this process, so suspend it.
+      // The shell waits for this process, so this process must be suspended,
+      // too.
       if (signal->number == SIGTSTP) {
         raise(SIGSTOP);
       }
@@ -73,7 +74,8 @@ int run_guarded(
     const std::function<int(int lifeline)>& body,
     bool is_contained) {
   int pipe_ends[2];
-  // A suspended supervisor must not block its guardian.
+  // The pipe does not block: a suspended supervisor must not block its
+  // guardian.
   if (pipe2(pipe_ends, O_CLOEXEC | O_NONBLOCK) != 0) {
     throw SystemError(str_cat(
         "[launch] cannot create a pipe (",
@@ -86,7 +88,7 @@ int run_guarded(
     prepare_containment();
   }
   adopt_orphans();
-  // Blocked before the fork, so that a signal in between is not lost.
+  // Block signals before the fork, so that a signal in between is not lost.
   SignalFileGuard signals;
   std::cout.flush();
   const pid_t child = fork();

@@ -34,7 +34,7 @@ bool contains(std::string_view text, std::string_view phrase) {
 }
 
 bool is_frame(std::string_view line) {
-  // The position of a syntax error is not a frame: it has no function.
+  // The position of a syntax error is not a frame, because it has no function.
   return line.starts_with("  File \"") && contains(line, " in ");
 }
 
@@ -42,7 +42,7 @@ bool is_native_frame(std::string_view line) {
   return line.starts_with("frame #");
 }
 
-/// Source lines and markers below a frame.
+/// Whether the line is a source line or a marker below a frame.
 bool belongs_to_frame(std::string_view line) {
   return line.starts_with("    ") || line.starts_with("  [Previous line");
 }
@@ -117,7 +117,7 @@ std::string final_error(const std::vector<std::string>& words) {
     return words.empty() ? std::string() : words.back();
   }
   if (!is_frame(*last)) {
-    // "  what():  " and the message follow.
+    // The next line contains "  what():  " and the message.
     const auto what = last == words.rbegin() ? words.end() : last.base();
     return what != words.end() && contains(*what, "what():")
                ? str_cat(

@@ -23,7 +23,7 @@ ACCELERATE_INTERNAL std::string_view without_rank(
 ACCELERATE_INTERNAL std::string final_error(
     const std::vector<std::string>& words);
 
-/// Whether the error only says that another rank is gone.
+/// Whether the error only says that another rank has ended.
 ACCELERATE_INTERNAL bool is_consequence(const std::vector<std::string>& words);
 
 /// Whether Ctrl-C ended the program.

@@ -51,7 +51,7 @@ void LogFile::write(std::string_view text) {
     return;
   }
   while (!text.empty()) {
-    // Only whole lines count towards the limit.
+    // The file may exceed the limit by the rest of a line.
     const auto space =
         most_bytes_ > size_ ? static_cast<size_t>(most_bytes_ - size_) : 0;
     const size_t line_end =
@@ -80,7 +80,7 @@ void LogFile::rotate() {
     move(name, 1);
     open(folder);
   } catch (const SystemError& error) {
-    // The file is continued as it is; nothing is lost.
+    // Continue with the same file. Nothing is lost.
     size_ = 0;
     say_(error.what());
   }
@@ -102,7 +102,7 @@ void LogFile::replace_deleted() {
     }
     file_ = std::move(old);
   } catch (const SystemError&) {
-    // Below.
+    // The message below reports the error.
   }
   if (!std::exchange(is_loss_said_, true)) {
     say_(str_cat(

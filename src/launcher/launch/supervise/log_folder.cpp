@@ -40,8 +40,8 @@ void make_run_folder(const fs::path& log_dir, const std::string& run_id) {
   const std::string name = run_name(run_id);
   open_own_folder(log_dir / name);
   const UniqueFile folder = open_own_folder(log_dir);
-  // Renamed atomically, so that readers always find one run or the other. On
-  // disks without links, runs are found by their names.
+  // The link is renamed atomically, so that readers always find one run or the
+  // other. On disks without links, users find runs by their names.
   const std::string link = str_cat(".latest.", getpid());
   unlinkat(folder.get(), link.c_str(), 0);
   if (symlinkat(name.c_str(), folder.get(), link.c_str()) == 0) {

@@ -9,8 +9,8 @@
 
 namespace accelerate {
 
-/// The folder of one worker; empty if `log_dir` is, which must be absolute
-/// otherwise.
+/// The folder of one worker; empty if `log_dir` is empty. Otherwise `log_dir`
+/// must be absolute.
 ACCELERATE_INTERNAL std::filesystem::path log_folder(
     const std::filesystem::path& log_dir,
     const std::string& run_id,

@@ -27,7 +27,8 @@ int64_t read_counter(const fs::path& file) {
   return 0;
 }
 
-/// Inside a container, the path of the group may be the host's.
+/// Looks in the mount point, too: inside a container, the path of the group may
+/// be that of the host.
 fs::path find_counter(
     const fs::path& mount,
     const std::string& group,

@@ -25,8 +25,8 @@ class ACCELERATE_INTERNAL OomKills {
  public:
   explicit OomKills(std::filesystem::path counter = oom_counter_file());
 
-  /// Whether the counter has increased since, or the kernel's log, if this user
-  /// may read it, names `pid`.
+  /// Whether `pid` may have been killed because memory ran out: the counter has
+  /// increased, or the kernel's log, if this user may read it, names `pid`.
   bool may_have_killed(pid_t pid);
 
  private:

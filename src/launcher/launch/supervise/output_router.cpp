@@ -26,13 +26,14 @@ namespace {
 constexpr size_t kLastLines = 20;
 constexpr size_t kMaxLine = 1 << 20;
 constexpr std::string_view kGoesOn = " [the line continues]";
-// Of a prompt line: a bar that is redrawn all the time has no end.
+// The maximum length of a prompt line: a bar that is always redrawn has no line
+// end.
 constexpr size_t kMaxOpenLine = 8192;
 // Text and line end written separately still form one line.
 constexpr std::chrono::milliseconds kLineDelay{50};
 constexpr int kPipeBytes = 1 << 16;
-// How long the report of an error waits for the end of its process, and how
-// long if the process keeps writing.
+// How long the report of an error is held back: at most, and if the process
+// keeps writing.
 constexpr std::chrono::seconds kReportDelay{5};
 constexpr std::chrono::seconds kReportPause{2};
 constexpr size_t kMaxReport = 1 << 18;
@@ -68,7 +69,7 @@ std::string time_now() {
   return text;
 }
 
-// Only the latest state of a progress bar is worth keeping.
+// The last state of a progress bar in a line. Earlier states are not kept.
 std::string_view drawn_last(std::string_view line) {
   const size_t drawn =
       line.substr(0, line.find_last_not_of('\r') + 1).find_last_of('\r');
@@ -123,8 +124,8 @@ struct OutputRouter::Source {
   UniqueFile file = {};
   std::optional<LogFile> log = {};
   std::string partial = {};
-  /// Whether the start of the line is already shown, how much of `partial` that
-  /// is, and the timer that shows more of it.
+  /// Whether the start of the line is already shown, how many bytes of
+  /// `partial` that includes, and the timer that shows more of them.
   bool is_open = false;
   size_t num_shown = 0;
   EventLoop::TimerId start_timer = 0;
@@ -215,7 +216,7 @@ UniqueFile OutputRouter::make_stream(
   source->rank = rank;
   source->stream = stream;
   const bool is_first = local_rank == 0;
-  // A time before each line would break a bar.
+  // A time before each line would break a progress bar.
   source->is_raw =
       is_first && console_of(stream).is_terminal() && !options_.is_timed;
   source->is_prompt = is_first && options_.is_prompt && !source->is_raw;
@@ -273,8 +274,8 @@ void OutputRouter::take(Source& source) {
 }
 
 void OutputRouter::take_all(Source& source) {
-  // What was written before this call fits in the pipe; a process that keeps
-  // writing must not block us here.
+  // Output written before this call fits in the pipe. The limit prevents a
+  // process that keeps writing from blocking this loop.
   ssize_t left = std::max(fcntl(source.file.get(), F_GETPIPE_SZ), kPipeBytes);
   ssize_t size = 0;
   while (source.file && left > 0 &&
@@ -429,7 +430,7 @@ void OutputRouter::show_start(Source& source) {
   start += std::string_view(source.partial).substr(source.num_shown);
   source.is_open = true;
   console_of(source.stream).write_raw(start);
-  // Overwritten parts of a bar do not belong to its line.
+  // Parts of a bar that were overwritten do not belong to its line.
   const size_t drawn = source.partial.find_last_of('\r');
   source.partial.erase(0, drawn == std::string::npos ? 0 : drawn);
   source.num_shown = source.partial.size();

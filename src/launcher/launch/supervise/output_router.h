@@ -28,7 +28,7 @@ struct OutputOptions {
   std::filesystem::path log_dir = {};
   /// The size at which a file is rotated; 0: never.
   int64_t log_bytes = 0;
-  /// With `log_dir`, the streams that are also shown.
+  /// The streams that are also shown if there is a `log_dir`.
   StreamChoice tee = {};
   /// Local ranks whose lines are shown; empty: all. Files contain all.
   std::set<int> shown_local_ranks = {};
@@ -37,24 +37,26 @@ struct OutputOptions {
   bool is_coloured = false;
   /// Lines start with the time, on the terminal and in files.
   bool is_timed = false;
-  /// The only worker of a run without files uses the launcher's own streams.
+  /// Whether the only worker of a run without files uses the launcher's
+  /// streams.
   bool is_inherited = false;
-  /// The first worker may read the launcher's stdin.
+  /// Whether the first worker may read the launcher's stdin.
   bool is_input_shared = true;
-  /// A pipe shows what the first worker writes before its line is complete, as
-  /// a terminal does, because someone is watching its other end.
+  /// Whether a pipe shows output of the first worker before its line is
+  /// complete, as a terminal does. Set if someone is watching the other end.
   bool is_prompt = false;
-  /// Shows fatal error reports of all ranks immediately.
+  /// Whether fatal error reports of all ranks are shown immediately.
   bool shows_all_errors = false;
 };
 
 /// The end of a worker's stderr.
 struct LastWords {
-  /// Oldest first, without torch's "[rank1]: ".
+  /// The lines, oldest first, without torch's "[rank1]: ".
   std::vector<std::string> lines = {};
-  /// A traceback or similar (see last_words.h); otherwise just the last lines.
+  /// Whether `lines` are a traceback or similar (see last_words.h). Otherwise
+  /// they are just the last lines.
   bool is_report = false;
-  /// The console already shows them.
+  /// Whether the console already shows `lines`.
   bool is_shown = false;
 };
 
@@ -63,12 +65,12 @@ struct LastWords {
 /// line of more than 1 MiB is split; each piece but the last is marked with
 /// `[the line continues]`.
 ///
-/// The report of a fatal error (a traceback) is held back, with what follows
-/// it, until the worker has ended, writes to either stream two seconds later,
-/// or five seconds have passed. The message about the end of the job then shows
-/// one of them, last, and drops the others. Files contain all. Progress bars
-/// are redrawn only on terminals; elsewhere they become a line every few
-/// seconds.
+/// The report of a fatal error (a traceback) and the output after it are held
+/// back. They are shown when the worker has ended, when it writes to either
+/// stream two seconds later, or after five seconds. The message about the end
+/// of the job then shows one report, last, and drops the others. Files contain
+/// all reports. Progress bars are redrawn only on terminals; elsewhere they
+/// become a line every few seconds.
 ///
 /// On a terminal, the first worker of the machine gets a pseudo-terminal whose
 /// bytes are passed on immediately, so that its progress bar works; lines of
@@ -85,11 +87,12 @@ class ACCELERATE_INTERNAL OutputRouter {
   OutputRouter(const OutputRouter&) = delete;
   OutputRouter& operator=(const OutputRouter&) = delete;
 
-  /// The worker's ends of its streams; close them once it has started. Its
-  /// files go to `log_folder`. Throws `SystemError` if one cannot be written.
+  /// Creates the streams of a worker and returns its ends; close them once it
+  /// has started. Its files go to `log_folder`. Throws `SystemError` if a file
+  /// cannot be written.
   ChildStreams
   open(int rank, int local_rank, const std::filesystem::path& log_folder);
-  /// Ends of the streams of a helper (ssh) whose lines are shown unchanged.
+  /// Like `open` for a helper (ssh), whose lines are shown unchanged.
   ChildStreams open_helper(int id);
   /// Reads what the rank has written so far, then returns the end of its
   /// stderr.
@@ -97,17 +100,18 @@ class ACCELERATE_INTERNAL OutputRouter {
   /// Drops what is held back for the rank.
   void drop_held(int rank);
   bool shows_all_errors() const { return options_.shows_all_errors; }
-  /// Nothing is released before the workers are closed: they are ending.
+  /// Keeps reports held back until `close_workers`, because the workers are
+  /// ending.
   void hold_on() { is_ending_ = true; }
   /// Reads the remaining output of every rank, including partial lines, and
   /// closes the streams.
   void close_workers();
-  /// As above, including helpers; calls `done` once all output has been read,
-  /// however long that takes.
+  /// Like `close_workers`, including helpers. Calls `done` once all output was
+  /// read, however long that takes.
   void finish(std::function<void()> done);
   /// Bytes of standard output that were lost: not shown and in no file.
   int64_t num_lost() const;
-  /// A line of the launcher itself, on stderr.
+  /// Prints a line of the launcher itself on stderr.
   void say(const std::string& line);
   /// Passes the size of the window to the pseudo-terminals.
   void resize();

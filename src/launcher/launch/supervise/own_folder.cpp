@@ -30,11 +30,12 @@ namespace fs = std::filesystem;
       way_out_for_logs(cause)));
 }
 
-/// One path component; opens a link itself, and creates a missing folder.
+/// Opens one component of a path. Opens a link itself, and creates a missing
+/// folder.
 UniqueFile step(const UniqueFile& at, const std::string& name) {
   constexpr int kHow = O_PATH | O_NOFOLLOW | O_CLOEXEC;
   UniqueFile next(openat(at.get(), name.c_str(), kHow));
-  // Another rank may create it at the same moment.
+  // Another rank may create the folder at the same moment.
   if (!next && errno == ENOENT &&
       (mkdirat(at.get(), name.c_str(), 0777) == 0 || errno == EEXIST)) {
     next = UniqueFile(openat(at.get(), name.c_str(), kHow));

@@ -9,11 +9,11 @@
 
 namespace accelerate {
 
-/// The folder with the absolute path `path`, for openat(2) and similar; missing
-/// folders are created. Throws `SystemError` if that fails, or if `path` or a
-/// folder above it is a link of another user (except root), which could point
+/// Opens the folder with the absolute path `path`, for openat(2) and similar;
+/// creates missing folders. Throws `SystemError` if that fails, or if `path` or
+/// a folder above it is a link of another user (except root), which could point
 /// to any file of this user. The folder that is checked is the one that is
-/// opened, whatever is exchanged meanwhile.
+/// opened, even if another process replaces it meanwhile.
 ACCELERATE_INTERNAL UniqueFile
 open_own_folder(const std::filesystem::path& path);
 

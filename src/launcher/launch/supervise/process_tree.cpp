@@ -37,8 +37,8 @@ std::optional<pid_t> number(const char* text) {
 
 struct Reserve {
   DIR* folder = nullptr;
-  /// A reserve descriptor, released while /proc is read, so that this works
-  /// even if all others are in use.
+  /// A reserve descriptor. It is closed while /proc is read, so that reading
+  /// works even if all other descriptors are in use.
   UniqueFile file;
 
   void take() { file = UniqueFile(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
@@ -49,7 +49,7 @@ Reserve& reserve() {
   return one;
 }
 
-/// Releases the descriptor during its lifetime.
+/// Closes the reserve descriptor during its lifetime.
 class Look {
  public:
   Look() { reserve().file.reset(); }
@@ -58,7 +58,7 @@ class Look {
   Look& operator=(const Look&) = delete;
 };
 
-/// Empty if the process ended in the meantime.
+/// The content of a file in /proc; empty if the process ended in the meantime.
 std::string read_proc(pid_t pid, const char* name) {
   const UniqueFile file(
       open(str_cat("/proc/", pid, '/', name).c_str(), O_RDONLY | O_CLOEXEC));
@@ -121,8 +121,8 @@ void adopt_orphans() {
         std::strerror(errno),
         "); Linux 3.4 or newer is needed"));
   }
-  // Opened again after each fork, because a directory offset is shared with the
-  // parent.
+  // Open the folder again after each fork, because parent and child share a
+  // directory offset.
   if (reserve().folder != nullptr) {
     closedir(reserve().folder);
   }
@@ -188,8 +188,8 @@ void kill_all_descendants(int limit_ms) {
     for (const pid_t pid : left) {
       kill(pid, SIGKILL);
     }
-    // A process that forked between the scan and the kill also dies: its end
-    // wakes this process again.
+    // A process that forked between the scan and the kill also dies, because
+    // its end wakes this loop again.
     const long wait_ms = limit_ms - passed_ms;
     const timespec limit{wait_ms / 1000, (wait_ms % 1000) * 1000000};
     sigtimedwait(&child_ended, nullptr, &limit);

@@ -14,10 +14,10 @@
 namespace accelerate {
 
 /// Makes this process inherit the orphans among its descendants, including
-/// those in other sessions: no process can escape from `descendants_of`. Throws
-/// `SystemError` if the kernel does not support it. Also opens the two files
-/// that the functions below need, so that they work even if no file can be
-/// opened.
+/// those in other sessions, so no process can escape from `descendants_of`.
+/// Throws `SystemError` if the kernel does not support it. Also opens the two
+/// files that the functions below need, so that they work even if no file can
+/// be opened.
 ACCELERATE_INTERNAL void adopt_orphans();
 
 /// The living descendants of `root`, without zombies, parents before their
@@ -31,7 +31,7 @@ ACCELERATE_INTERNAL std::vector<pid_t> descendants_of(
 ACCELERATE_INTERNAL bool
 has_signal_flag(pid_t pid, std::string_view name, int signal);
 
-/// Whether the process is sleeping, with no pending `signal`.
+/// Whether the process is sleeping and `signal` is not pending.
 ACCELERATE_INTERNAL bool is_at_rest(pid_t pid, int signal);
 
 /// "1234 (python3, state D)".

@@ -33,7 +33,7 @@ SignalFileGuard::SignalFileGuard() {
   blocked_ = mask;
   sigaddset(&blocked_, SIGPIPE);
   sigprocmask(SIG_BLOCK, &blocked_, &old_mask_);
-  // If the parent ignores SIGCHLD, the ends of children would not be noticed.
+  // If the parent ignores SIGCHLD, the end of children would not be noticed.
   signal(SIGCHLD, SIG_DFL);
   file_ = UniqueFile(signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!file_) {

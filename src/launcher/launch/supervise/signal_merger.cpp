@@ -9,9 +9,9 @@ namespace accelerate {
 namespace {
 
 constexpr std::chrono::milliseconds kPatience{50};
-// For a witness that does not get scheduled.
+// The maximum number of extensions, for a witness that is not scheduled.
 constexpr int kMostExtensions = 20;
-// A late report of the guardian is not a second request.
+// A late report of the guardian within this time is not a second request.
 constexpr std::chrono::seconds kMemory{5};
 constexpr unsigned kAll = 7;
 
@@ -20,7 +20,7 @@ unsigned bit(Reached reached) {
 }
 
 bool is_same(const Signal& a, const Signal& b) {
-  // Across a PID namespace, the sender has no number.
+  // A sender in another PID namespace has PID 0.
   return a.number == b.number &&
          (a.sender == b.sender || a.sender == 0 || b.sender == 0);
 }
@@ -43,7 +43,8 @@ SignalMerger::~SignalMerger() {
 
 void SignalMerger::came(const Signal& signal, Reached reached) {
   forget_old();
-  // The latest: an earlier one may have been sent to one process only.
+  // Find the latest arrival, because an earlier one may have been sent to one
+  // process only.
   const auto known = std::find_if(
       arrivals_.rbegin(), arrivals_.rend(), [&](const Arrival& other) {
         const bool is_new_there = (other.reached & bit(reached)) == 0;
@@ -109,13 +110,13 @@ void SignalMerger::waited(EventLoop::TimerId timer) {
   arrival->timer = 0;
   arrival->is_decided = true;
   if (arrival->reached == bit(Reached::kWitness)) {
-    arrivals_.erase(arrival); // only the witness got it
+    arrivals_.erase(arrival); // only the witness received it
   }
   hand_on();
 }
 
 void SignalMerger::hand_on() {
-  // Copied, because a callback may start workers.
+  // Copy them first, because a callback may start workers.
   std::vector<std::pair<int, bool>> ready;
   for (Arrival& arrival : arrivals_) {
     if (!arrival.is_decided) {

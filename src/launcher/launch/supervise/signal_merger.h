@@ -14,7 +14,7 @@
 
 namespace accelerate {
 
-/// The process of the launcher that received a signal.
+/// A process of the launcher that can receive a signal. Values are bits.
 enum class Reached : unsigned { kSupervisor = 1, kGuardian = 2, kWitness = 4 };
 
 /// A signal to a process group reaches the supervisor three times: directly,
@@ -36,8 +36,8 @@ class ACCELERATE_INTERNAL SignalMerger {
   ~SignalMerger();
 
   void came(const Signal& signal, Reached reached);
-  /// Workers have been started: earlier signals, and those still pending, may
-  /// have been sent before that.
+  /// Call it when workers have been started. Earlier signals, and those still
+  /// pending, may have been sent before that.
   void workers_began();
   /// Whether a request to end has arrived that was not passed on yet.
   bool is_request_waiting() const;
@@ -47,7 +47,7 @@ class ACCELERATE_INTERNAL SignalMerger {
     Signal signal;
     unsigned reached = 0;
     EventLoop::Clock::time_point time = {};
-    /// 0 once its time is over.
+    /// The timer of the current wait; 0 once it is over.
     EventLoop::TimerId timer = 0;
     int num_extensions = 0;
     bool is_decided = false;

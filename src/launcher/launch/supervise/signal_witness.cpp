@@ -22,7 +22,8 @@ namespace {
 
 constexpr const char* kName = "launch-witness";
 
-/// The memory shown in /proc/self/cmdline; empty if /proc does not say.
+/// The memory shown in /proc/self/cmdline; empty if /proc does not contain its
+/// address.
 std::span<char> command_line() {
   const auto stat = read_process_stat("self");
   return !stat || stat->arguments_end <= stat->arguments_begin
@@ -32,7 +33,7 @@ std::span<char> command_line() {
                    stat->arguments_end - stat->arguments_begin);
 }
 
-// Runs in the child of a program that may have threads: system calls only.
+// Runs in the child of a program that may have threads. Uses system calls only.
 [[noreturn]] void report(SignalFileGuard& signals, int reports) {
   while (true) {
     pollfd waited{signals.file(), POLLIN, 0};
@@ -104,7 +105,8 @@ bool SignalWitness::is_busy(int signal) const {
   if (pid_ <= 0) {
     return false;
   }
-  // In this order: reports sent before it came to rest are in the pipe.
+  // The order matters: reports sent before the witness came to rest are in the
+  // pipe.
   const bool is_resting = is_at_rest(pid_, signal);
   pollfd reports{file(), POLLIN, 0};
   return !is_resting || poll(&reports, 1, 0) > 0;

@@ -17,7 +17,7 @@ namespace accelerate {
 /// too; signals to the launcher alone (`killall accelerate`, or the hangup of a
 /// terminal whose session leader is the launcher) have not.
 ///
-/// Ends with this process, and with the object.
+/// The process ends with this process and with the object.
 class ACCELERATE_INTERNAL SignalWitness {
  public:
   /// Starts the process; `signals` says which ones it reports. `command` is
@@ -33,9 +33,9 @@ class ACCELERATE_INTERNAL SignalWitness {
   int file() const { return reports_.get(); }
   /// The next report; empty if there is none.
   std::optional<Signal> next();
-  /// It was already reaped.
+  /// Says that the process was already reaped.
   void forget() { pid_ = 0; }
-  /// Whether a signal may be on its way from there.
+  /// Whether the witness may still report this signal.
   bool is_busy(int signal) const;
 
  private:

@@ -20,13 +20,14 @@
 namespace accelerate {
 namespace {
 
-// For processes left behind by workers, which save nothing.
+// The grace period of processes that workers leave behind, which have nothing
+// to save.
 constexpr std::chrono::milliseconds kSweepGrace{3000};
-// The time after SIGKILL until processes are given up.
+// How long after SIGKILL processes are abandoned.
 constexpr std::chrono::milliseconds kKillLimit{5000};
-// Polling interval for a signal handler.
+// The interval of checks whether a signal handler is installed.
 constexpr std::chrono::milliseconds kHandlerPause{200};
-// How long a worker that others blame has to end.
+// How long to wait for the end of a worker that others report as gone.
 constexpr std::chrono::milliseconds kSuspectTime{2000};
 
 std::filesystem::path error_file_of(const WorkerSpec& worker) {
@@ -34,8 +35,9 @@ std::filesystem::path error_file_of(const WorkerSpec& worker) {
   return found == worker.command.variables.end() ? "" : found->second;
 }
 
-// A process without a handler for SIGQUIT or SIGUSR1 would just die, and the
-// kernel discards SIGTSTP for orphaned process groups.
+// Replaces a signal that the process cannot use: without a handler for SIGQUIT
+// or SIGUSR1 it would just die, and the kernel discards SIGTSTP for orphaned
+// process groups.
 int suitable_for(pid_t pid, int signal) {
   const int instead = signal == SIGQUIT   ? SIGABRT
                       : signal == SIGUSR1 ? SIGTERM
@@ -54,7 +56,7 @@ std::string own_package() {
                    .string();
 }
 
-/// The beginning and the end of a long report.
+/// Keeps the beginning and the end of a long report.
 std::vector<std::string> shortened(std::vector<std::string> lines) {
   constexpr ptrdiff_t kFirst = 20;
   constexpr ptrdiff_t kMost = 100;
@@ -75,15 +77,16 @@ bool ends_nothing(int signal) {
   return signal == SIGUSR1 || signal == SIGUSR2;
 }
 
-// A blocked signal stays pending until the process takes it.
+// A blocked signal counts as handled, because it stays pending until the
+// process takes it.
 bool is_handled_by(pid_t pid, int signal) {
   return has_signal_flag(pid, "SigCgt", signal) ||
          has_signal_flag(pid, "SigIgn", signal) ||
          has_signal_flag(pid, "SigBlk", signal);
 }
 
-/// The receivers of a signal: the worker, and for a signal that ends processes,
-/// all below it.
+/// The receivers of a signal: the worker and, for a signal that ends processes,
+/// all processes below it.
 std::vector<pid_t> receivers_of(int signal, pid_t worker) {
   std::vector<pid_t> found = {worker};
   if (!ends_nothing(signal)) {
@@ -152,7 +155,8 @@ void Supervisor::start(const std::vector<WorkerSpec>& workers) {
 }
 
 void Supervisor::kill_what_was_started() {
-  // First, because open files may be what is running out.
+  // Close these streams first, because open files may be the resource that has
+  // run out.
   output_.close_workers();
   const auto end = EventLoop::Clock::now() + kKillLimit;
   while (EventLoop::Clock::now() < end &&
@@ -237,8 +241,8 @@ FailureReport Supervisor::describe_failure(const Worker& worker) {
       .is_shown = words.is_shown};
 }
 
-// The same error on all ranks, or that another rank is gone, is not worth
-// repeating.
+// Reports that repeat the same error, or only say that another rank is gone,
+// are not worth showing.
 void Supervisor::drop_consequences() {
   for (const Worker& worker : workers_) {
     if (worker.wait_status.value_or(0) == 0) {
@@ -386,7 +390,8 @@ void Supervisor::forget_held() {
   }
 }
 
-// Who has no handler yet has trained nothing: the request is for those who do.
+// Keeps pending signals that no worker has taken for the next start. Workers
+// without a handler have not begun to train, so the signals are not for them.
 void Supervisor::keep_for_next_start() {
   if (state_ != WorkersState::kRestarting) {
     return;
@@ -468,7 +473,7 @@ void Supervisor::look_again() {
   }
   if (!descendants_of(getpid(), spared_).empty()) {
     if (is_killing_) {
-      // For processes that forked between the scan and the kill.
+      // Some processes may have forked between the scan and the kill.
       signal_everything(SIGKILL);
     } else if (!is_sweeping_) {
       is_sweeping_ = true;
@@ -501,7 +506,7 @@ void Supervisor::forward(int signal, GroupSignalled group) {
     return;
   }
   if (ends_nothing(signal) && !any_running()) {
-    kept_.insert(signal); // Between two starts, or before the first.
+    kept_.insert(signal); // between two starts, or before the first
     return;
   }
   for (Worker& worker : workers_) {

@@ -26,7 +26,7 @@ namespace accelerate {
 struct WorkerSpec {
   int rank = 0;
   ChildCommand command = {};
-  /// For its output; empty: no files.
+  /// The folder for the worker's output; empty: no files.
   std::filesystem::path log_folder = {};
 };
 
@@ -39,30 +39,31 @@ enum class GroupSignalled { kNo, kYes };
 enum class Timing { kAtOnce, kWhenHandled };
 
 enum class WorkersState {
-  kDone, // nothing runs: before the start, and after the end
+  kDone, // nothing runs: before the start, and after the end.
   kStarting,
   kRunning,
-  kFailed, // a worker failed; the others run until `stop`
+  kFailed, // a worker failed; the others run until `stop`.
   kStopping,
-  kRestarting, // as stopping; the job will start again
+  kRestarting, // like `kStopping`, but the job will start again.
 };
 
 /// Starts the workers, reports how they end, and stops them with everything
 /// below them. The process must have called `adopt_orphans`, so that no
 /// descendant escapes.
 ///
-/// For the loop's thread only. Callbacks are called by the loop, and by `start`
-/// and `stop` themselves.
+/// Used on the loop's thread only. Callbacks are called by the loop, and by
+/// `start` and `stop`.
 class ACCELERATE_INTERNAL Supervisor {
  public:
   struct Callbacks {
-    /// The worker that caused a failure; once per start. If the first one to
-    /// end only reports that another rank is gone, that rank has two seconds to
-    /// end.
+    /// Called with the worker that caused a failure, once per start. If the
+    /// first worker to end only reports that another rank is gone, that other
+    /// rank has two seconds to end.
     std::function<void(const FailureReport&)> failed = {};
-    /// All workers returned 0 and no process that they started is left.
+    /// Called when all workers have returned 0 and no process that they started
+    /// is left.
     std::function<void()> finished = {};
-    /// After `stop`: nothing is left.
+    /// Called after `stop`, when no process is left.
     std::function<void()> stopped = {};
   };
 
@@ -78,14 +79,14 @@ class ACCELERATE_INTERNAL Supervisor {
   /// Starts all workers or none: throws `SystemError` if one cannot start,
   /// after stopping the others.
   void start(const std::vector<WorkerSpec>& workers);
-  /// Sends `signal` to all workers and all below them, and SIGKILL after the
-  /// grace period to those that are left (once the workers themselves have
-  /// ended, after at most 3 s). SIGKILL kills at once. SIGUSR1 only asks the
-  /// workers themselves to leave (SIGTERM if they do not handle it); SIGTERM
-  /// follows after a separate grace period. SIGQUIT is sent to processes that
-  /// handle it; the others get SIGABRT, at which Python prints its stacks.
-  /// Always ends: a process that not even SIGKILL ends (it waits in the kernel)
-  /// is named and abandoned.
+  /// Sends `signal` to all workers and all processes below them. SIGKILL
+  /// follows after the grace period. Once the workers themselves have ended,
+  /// the processes that they left behind get at most 3 s. A `signal` of SIGKILL
+  /// kills at once. SIGUSR1 only asks the workers themselves to leave (SIGTERM
+  /// if they do not handle it); SIGTERM follows after a separate grace period.
+  /// SIGQUIT is sent to processes that handle it; the others get SIGABRT, at
+  /// which Python prints its stacks. Always ends: a process that not even
+  /// SIGKILL ends (it waits in the kernel) is named and abandoned.
   ///
   /// With `Timing::kWhenHandled`, a worker gets SIGTERM once it or a process
   /// below it handles it, and after half of the grace period in any case.
@@ -94,15 +95,16 @@ class ACCELERATE_INTERNAL Supervisor {
       bool is_to_restart = false,
       GroupSignalled group = GroupSignalled::kNo,
       Timing timing = Timing::kAtOnce);
-  /// How the workers that have ended exited.
+  /// How the workers that have ended exited, combined.
   Departure departure() const;
-  /// Passes a signal on to the workers; one that stops or continues, also to
-  /// all below them. SIGUSR1 and SIGUSR2 never end a worker: one without a
-  /// handler gets them once it has installed one. After half of the grace
-  /// period they are dropped with a message. If the job restarts before a
-  /// worker took one, or if none runs, the workers of the next start get it.
+  /// Passes a signal on to the workers. A signal that stops or continues
+  /// processes is also sent to all processes below them. SIGUSR1 and SIGUSR2
+  /// never end a worker: a worker without a handler gets them once it has
+  /// installed one. After half of the grace period they are dropped with a
+  /// message. If the job restarts before any worker took the signal, or if no
+  /// worker runs, the workers of the next start get it.
   void forward(int signal, GroupSignalled group);
-  /// Children of this process that `stop` does not end (ssh).
+  /// Excludes a child of this process (ssh) from `stop`.
   void spare(pid_t pid) { spared_.insert(pid); }
   /// Call it after each `ChildReaper::collect`: orphans may be gone.
   void look_again();
@@ -148,7 +150,7 @@ class ACCELERATE_INTERNAL Supervisor {
   Callbacks callbacks_;
   WorkersState state_ = WorkersState::kDone;
   std::vector<Worker> workers_;
-  /// Signals that a worker of this start took.
+  /// Signals that at least one worker of this start has taken.
   std::set<int> taken_;
   /// Signals for the workers of the next start.
   std::set<int> kept_;
@@ -158,10 +160,11 @@ class ACCELERATE_INTERNAL Supervisor {
   EventLoop::TimerId ask_timer_ = 0;
   EventLoop::TimerId kill_timer_ = 0;
   EventLoop::TimerId give_up_timer_ = 0;
-  /// The first worker that failed, while another may turn out to be the cause.
+  /// The first worker that failed, while the supervisor waits for another one
+  /// that may be the cause.
   std::optional<size_t> suspect_;
   EventLoop::TimerId suspect_timer_ = 0;
-  /// The last error of the worker that was blamed.
+  /// The last error of the worker that was reported as failed.
   std::string culprits_error_;
   bool is_killing_ = false;
   bool is_sweeping_ = false; // all workers have ended; ending what they left

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is shown, kept behind the # of the address: reloading and bookmarks restore it. Runs are
-// named by their folders and looked up in the list; the token is in a cookie, never here.
+// The view, stored after the # of the address, so that reloading and bookmarks restore it. Runs
+// are named by their folders and looked up in the list. The token is in a cookie, never here.
 
 const ROWS = [
   ["axis", "step"], ["smooth", 0], ["search", ""], ["filter", ""], ["sort", ""], ["focus", ""], ["log", ""], ["settings", ""],
@@ -25,7 +25,7 @@ export function readAddress() {
 export function writeAddress(view) {
   const given = new URLSearchParams();
   for (const name of view.shown ?? []) given.append("show", name);
-  // Nothing shown is a choice too.
+  // Showing no run is also a choice.
   if (view.shown && !view.shown.length) given.append("show", "");
   for (const name of view.columns?.length === 0 ? [""] : view.columns ?? []) given.append("column", name);
   for (const [name, usual] of ROWS) if (view[name] !== usual) given.set(name, view[name]);

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// One card with lines or a stack, its legend and its tooltip.
+// A card with lines or a stack, a legend and a tooltip.
 import { duration, exact, isNumber, bytes, whole } from "./format.js";
 import { byId, draw, fill, make, makeButton, makeName } from "./elements.js";
 import { farLimits, findBreaks, logTicks, smoothed, stretches, ticks, timeTicks } from "./scales.js";
 import { savePicture } from "./save.js";
 
-// How far another series' point may be from the one that the pointer is at, in pixels.
+// The tooltip shows points of other series that are at most this many pixels away.
 const NEAR = 6;
 const LEAST_DRAG = 6;
 const MOST_DOTS = 60;
-// Values far away are left out if the others become as many times higher.
+// The axis leaves out values far away if that makes the others at least this many times higher.
 const LEAST_GAIN = 3;
 const EDGE_MARK = 8;
-// The part of a shared axis that each chart fills at least.
+// The fraction of a shared axis that each chart must fill.
 const LEAST_FILLED = 0.4;
 const MOST_KEYS = 8;
 const MOST_ROWS = 12;
-// Between the pointer and the tooltip; a finger hides more. And to the edge of the window.
+// Pixels between the pointer and the tooltip (a finger hides more), and to the edge of the window.
 const GAP = { mouse: 14, touch: 32 };
 const EDGE = 6;
 
-// Browsers draw lines that go on far outside wrongly.
+// Browsers draw lines wrongly if they extend further outside than this.
 const MOST_PIXELS = 1e5;
 
 const points = (number) => number === 1 ? "1 point" : `${whole(number)} points`;
@@ -28,13 +28,13 @@ const points = (number) => number === 1 ? "1 point" : `${whole(number)} points`;
 /**
  * `update` takes
  *   series: [{name, color, x, y}]; each may have
- *     xLast, low, high, count: of points that stand for several values
- *     bad: for a point, [[kind, how many]], as {3: [["NaN", 1]]}
- *     last: what was logged last; tipName: its name in the tooltip, if it is another one
+ *     xLast, low, high, count: for points that stand for several values
+ *     bad: [[kind, count]] by point, e.g. {3: [["NaN", 1]]}
+ *     last: the latest value; tipName: the name in the tooltip, if it is a different one
  *   axis: "step" or "time"; zoom: [from, to] or null; smooth: 0 to 0.99
- *   stack: the same series are drawn upon each other
+ *   stack: whether series are drawn on top of each other
  *   marks: [{x, event}], format, tipFormat, fromZero, bad, scalable, isLog, isFull,
- *   most: what the axis reaches at least; quantity: see `shareRanges`
+ *   most: a value that the axis must include; quantity: see `shareRanges`
  * `actions`: zoom(axis, from, to), reset(), point(chart, x or null), scale(title, isLog),
  *   full(title, isFull)
  */
@@ -97,7 +97,7 @@ export class Chart {
     if (this.anchor !== undefined && !this.tip.hidden) this.showTip(this.anchor, this.pointer);
   }
 
-  /** Series as they are drawn: those of a stack lie on the ones before. */
+  /** The series as they are drawn: in a stack, each begins at the top of the previous one. */
   layers() {
     if (!this.spec.stack) return this.spec.series;
     let floor = null;
@@ -109,7 +109,7 @@ export class Chart {
     });
   }
 
-  /** What the axes show, without what other charts add. */
+  /** The ranges of the axes, before they are shared with other charts. */
   range(layers) {
     const { zoom, stack, isLog, isFull } = this.spec;
     const isFromZero = !isLog && (stack || this.spec.fromZero);
@@ -143,7 +143,7 @@ export class Chart {
       return [low, high];
     };
     let [low, high] = within(-Infinity, Infinity);
-    // NaN alone has a place on the axis, but no height.
+    // If all values are NaN, there is no range.
     if (!(low <= high)) [low, high] = [0, 1];
     const near = within(...farLimits(lists, isFromZero));
     const hasFar = high - low > LEAST_GAIN * (near[1] - near[0]) && near[1] > near[0];
@@ -180,7 +180,7 @@ export class Chart {
     };
     this.map = { box, range, toX, toY };
     this.drawAxes(svg, box, range, toX, toY);
-    // Lines that leave the range end at its edges.
+    // Clips lines at the edges of the range.
     const inside = draw("svg", {
       x: box.left, y: box.top, width: box.right - box.left, height: box.bottom - box.top,
       viewBox: `${box.left} ${box.top} ${box.right - box.left} ${box.bottom - box.top}`,
@@ -196,7 +196,7 @@ export class Chart {
     this.showSelection();
   }
 
-  /** Gives the axis this range instead of the own one; null ends that. */
+  /** Sets a shared range of the vertical axis; null restores the chart's own range. */
   share(range) {
     if (String(range) === String(this.shared ?? null)) return;
     this.shared = range;
@@ -249,7 +249,7 @@ export class Chart {
     }
   }
 
-  /** Where values are above or below the axis, and how many. */
+  /** Shows where values are above or below the axis, and how many. */
   drawBeyond(svg, layers) {
     const { box, range, toX, toY } = this.map;
     const { isLog, format, stack } = this.spec;
@@ -403,7 +403,7 @@ export class Chart {
     return [best, least];
   }
 
-  /** What was logged at a point, in words. */
+  /** The values of a point as text. */
   describe(one, i) {
     const format = this.spec.tipFormat ?? exact;
     const count = one.count?.[i] ?? (isNumber(one.y[i]) ? 1 : 0);
@@ -425,7 +425,7 @@ export class Chart {
     return x === last ? `step ${whole(x)}` : `steps ${whole(x)} to ${whole(last)}`;
   }
 
-  /** Of the points near `wanted`; `pointer` is the event of a pointer, if there is one. */
+  /** Shows the tooltip of the points near `wanted`; `pointer` is the pointer's event, if any. */
   showTip(wanted, pointer = null) {
     if (!this.map) return;
     const found = this.spec.series.map((one) => [one, ...this.nearest(one, wanted)]).filter(([, i]) => i >= 0);
@@ -436,7 +436,7 @@ export class Chart {
     const { toX, toY } = this.map;
     const height = pointer && pointer.clientY - this.plot.getBoundingClientRect().top;
     const distance = (one, i) => Math.min(...[one.y[i], one.smooth?.[i]].map((y) => isNumber(y) ? Math.abs(toY(y) - height) : Infinity));
-    // A series without a point here, as behind the end of its run, has no value to show.
+    // A series without a point here, e.g. after the end of its run, has no row.
     const rows = this.spec.series.flatMap((one) => {
       const [i] = one === first ? [index] : this.nearest(one, x);
       if (i < 0) return [];
@@ -458,13 +458,13 @@ export class Chart {
     this.actions.point(this, x);
   }
 
-  /** Beside the pointer if there is room, else above or below it. */
+  /** Puts the tooltip beside the pointer if there is room, else above or below it. */
   placeTip(x, pointer) {
     const frame = this.plot.getBoundingClientRect();
     const [atX, atY] = pointer ? [pointer.clientX, pointer.clientY] : [frame.left + this.map.toX(x), frame.top + frame.height / 2];
     const gap = GAP[pointer?.pointerType] ?? GAP.mouse;
     const { style } = this.tip;
-    // Its own width, which does not depend on where it was.
+    // Measure at the corner: the width depends on the position.
     style.left = style.top = "0px";
     const { width, height } = this.tip.getBoundingClientRect();
     const within = (from, size, whole) => Math.max(Math.min(from, whole - size - EDGE), EDGE);
@@ -475,7 +475,7 @@ export class Chart {
     style.top = `${isBeside ? within(atY - height / 2, height, innerHeight) : above >= EDGE ? above : atY + gap}px`;
   }
 
-  /** The line of a pointer that is on this chart, or on another one with the same axis. */
+  /** Draws the line of a pointer on this chart, or on another one with the same axis. */
   showCross(x) {
     this.crossX = x;
     if (!this.map) return;
@@ -495,7 +495,7 @@ export class Chart {
 
 /**
  * Gives charts of the same quantity the same vertical axis, so that they can be compared at a
- * glance, if each then still fills enough of it.
+ * glance. Does so only if each chart still fills enough of the axis.
  */
 export function shareRanges(charts) {
   const groups = new Map();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements. What comes from a run is put in as text, never as markup.
+// Creates elements. Strings from runs are inserted as text, never as markup.
 
 export const byId = (id) => document.getElementById(id);
 
@@ -17,17 +17,17 @@ export function makeButton(names, text, action) {
   return button;
 }
 
-// The ends of names stay when they are shortened, because they often make the difference.
+// Shortened names keep their last letters, because names often differ only there.
 const TAIL = 9;
 const LONG_NAME = 24;
 
-/** A name that the style sheet shortens if there is too little room, a long one in the middle. */
+/** A name that the style sheet shortens if needed, a long one in the middle. */
 export function makeName(name) {
   if (name.length <= LONG_NAME) return make("span", "short", make("span", "", name));
   return make("span", "short", make("span", "", name.slice(0, -TAIL)), make("span", "", name.slice(-TAIL)));
 }
 
-/** An element that `fill` finds again wherever it is among the children. */
+/** Marks an element, so that `fill` finds it again at any position among the children. */
 export function keyed(key, element) {
   element.dataset.key = key;
   return element;
@@ -38,7 +38,7 @@ function takeOver(old, fresh) {
     if (old.data !== fresh.data) old.data = fresh.data;
     return;
   }
-  // What the user has opened stays open.
+  // Keep elements open that the user has opened.
   for (const name of old.getAttributeNames()) if (name !== "open" && !fresh.hasAttribute(name)) old.removeAttribute(name);
   for (const name of fresh.getAttributeNames()) {
     if (old.getAttribute(name) !== fresh.getAttribute(name)) old.setAttribute(name, fresh.getAttribute(name));
@@ -67,7 +67,7 @@ export function fill(parent, ...children) {
     if (node === at) at = at.nextSibling;
     else parent.insertBefore(node, at);
   }
-  // An element that moved has lost the focus.
+  // Moving an element removes its focus.
   if (focused !== document.activeElement && parent.contains(focused)) focused.focus({ preventScroll: true });
 }
 
@@ -78,7 +78,7 @@ export function draw(tag, attributes, ...children) {
   return element;
 }
 
-/** Saves what the address leads to. */
+/** Saves the content of an address as a file. */
 export function download(name, address) {
   const link = make("a");
   link.href = address;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers as people read them.
+// Formats numbers for people.
 
 export const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
-/** Short, for axes and tables. Texts ("NaN") stay as they are. */
+/** A short form for axes and tables. Strings ("NaN") are unchanged. */
 export function number(value) {
   if (typeof value === "string") return value;
   if (!isNumber(value)) return "–";
@@ -15,7 +15,7 @@ export function number(value) {
   return String(+value.toPrecision(4));
 }
 
-/** Six digits, as values were logged. */
+/** Six significant digits. Strings ("NaN") are unchanged. */
 export function exact(value) {
   if (typeof value === "string") return value;
   if (!isNumber(value)) return "–";
@@ -65,7 +65,7 @@ export function median(values) {
   return sorted.length ? sorted[Math.floor((sorted.length - 1) / 2)] : null;
 }
 
-/** Loss first, then the learning rate. */
+/** Sorts losses first, then learning rates. */
 export function metricOrder(name) {
   const lower = name.toLowerCase();
   if (lower.includes("loss")) return 0;
@@ -74,7 +74,7 @@ export function metricOrder(name) {
 
 export const compareMetrics = (a, b) => metricOrder(a) - metricOrder(b) || a.localeCompare(b);
 
-/** Which of its values is the best one: "lowest", "highest", or neither. */
+/** Which value of a metric is the best: "lowest", "highest", or null if unknown. */
 export function bestOf(name) {
   if (/loss|error|perplexity|ppl|\b(wer|cer|mse|mae|rmse)\b/i.test(name)) return "lowest";
   return /acc|f1|bleu|rouge|score|auc|precision|recall|reward|\bmap\b/i.test(name) ? "highest" : null;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks for runs, and lays out what is shown of them.
+// Requests runs from the server and lays out the page.
 import { readAddress, writeAddress } from "./address.js";
 import { Chart, shareRanges } from "./chart.js";
 import { bytes, compareMetrics, isNumber, median, number, percent, seconds } from "./format.js";
@@ -13,11 +13,11 @@ const NUM_DASHES = 3;
 const NUM_SLOTS = NUM_COLORS * NUM_DASHES;
 const USUALLY_SHOWN = 8;
 const LIVE_MS = 2000;
-// A long file is read by parts.
+// The server reads a long file in parts.
 const READING_MS = 100;
 const QUIET_MS = 10000;
 const TABLE_MS = 1000;
-// Around the range of a zoom, so that lines reach its edges.
+// The margin around a zoomed range, so that lines reach its edges.
 const MARGIN = 0.05;
 
 const page = {
@@ -29,14 +29,14 @@ const page = {
 
 // --- which runs --------------------------------------------------------------
 
-/** The first ones of the table, which stay when others become the first. */
+/** The first runs of the table. Runs that are shown stay when others become the first. */
 function usualRuns(listed) {
   const kept = listed.filter((run) => run.isShown);
   const others = listed.filter((run) => !run.isShown).sort(compareRuns);
   return [...kept, ...others].slice(0, USUALLY_SHOWN).sort(compareRuns);
 }
 
-/** A colour stays with a run, also while it is hidden. Runs drawn together have different ones. */
+/** A run keeps its colour while it is hidden. Runs drawn together have different colours. */
 function giveColors(runs) {
   const { slots } = page;
   const drawn = new Set();
@@ -78,7 +78,7 @@ function choose() {
   page.focus = named ?? kept ?? wanted[0] ?? [...listed].sort(compareRuns)[0] ?? null;
 }
 
-/** What is chosen from now on, not by the page. */
+/** Fixes the shown runs: from now on, the user chooses them. */
 function keepChoice() {
   page.view.shown ??= page.runs.filter((run) => run.isShown).map((run) => run.name);
 }
@@ -133,7 +133,7 @@ const actions = {
   },
 };
 
-/** The user has changed what is shown. */
+/** Call it when the user has changed the view. */
 function changed() {
   writeAddress(page.view);
   show();
@@ -142,7 +142,7 @@ function changed() {
 
 // --- charts ------------------------------------------------------------------
 
-/** The chart of this key in its place, made if it does not exist; others go. */
+/** Puts the wanted charts into `place`. Creates missing ones and removes all others. */
 function layCharts(place, wanted) {
   const keys = new Set(wanted.map(([key]) => key));
   for (const [key, chart] of page.charts) {
@@ -175,7 +175,7 @@ function marksOf(run, axis) {
 
 const zoomOf = (axis) => page.view.zoom?.axis === axis ? [page.view.zoom.from, page.view.zoom.to] : null;
 
-/** The points of a metric: those of the range, if they have come. */
+/** The points of a metric: those of the zoomed range if they are loaded, else all. */
 function seriesOf(run, name) {
   const { axis } = page.view;
   const all = run.data.metrics.find((one) => one.name === name);
@@ -194,7 +194,7 @@ function seriesOf(run, name) {
 function metricChart(name, runs) {
   const { axis, smooth, logScales, fullRanges } = page.view;
   const series = runs.map((run) => seriesOf(run, name)).filter(Boolean);
-  // The legend shows the latest value, the tooltip any.
+  // The legend shows the latest value, the tooltip the value at the pointer.
   if (series.length === 1 && page.runs.length === 1) Object.assign(series[0], { name: "latest", tipName: name });
   const bad = runs.map((run) => [run, run.data.metrics.find((one) => one.name === name)]).find(([, metric]) => metric?.bad.length);
   return [`metric ${name}`, name, {
@@ -226,7 +226,7 @@ function showMetrics(runs) {
     if (!groups.has(group)) groups.set(group, []);
     groups.get(group).push(name);
   }
-  // What has no prefix comes first, without a heading.
+  // Metrics without a prefix come first, without a heading.
   const ordered = [...groups].sort(([a], [b]) => (a !== "") - (b !== "") || a.localeCompare(b));
   const place = byId("metrics");
   for (const one of [...place.children]) {
@@ -249,24 +249,24 @@ function showMetrics(runs) {
         show();
       });
     }
-    // What moves loses the keyboard's focus and the pointer.
+    // Move only if needed: moved elements lose the keyboard focus and the pointer.
     if (place.children[i] !== section) place.insertBefore(section, place.children[i] ?? null);
     section.querySelector("summary").textContent = `${group} (${members.length})`;
     layCharts(section.querySelector(".charts"), section.open ? members.map((name) => metricChart(name, runs)) : []);
   }
 }
 
-/** Cells of the ranks' grid, as points. */
+/** The cells of the ranks' grid as points. */
 function cellsOf(ranks) {
   return { x: ranks.time.map((time) => time - ranks.width / 2), xLast: ranks.time.map((time) => time + ranks.width / 2) };
 }
 
-/** The ranks' steps: those of the range, if they have come. */
+/** The ranks' steps: those of the zoomed range if they are loaded, else all. */
 const ranksOf = (run) => (zoomOf("time") && detailOf(run)?.ranks) || run.data.ranks;
 
 const lastOf = (values) => values.findLast(isNumber) ?? null;
 
-/** The lines of one quantity: of ranks if one run has few, else medians. */
+/** The lines of one quantity: one per rank if a single run has few ranks, else medians. */
 function rankSeries(runs, quantity) {
   const isOne = runs.length === 1;
   return runs.flatMap((run) => {
@@ -371,7 +371,7 @@ function show() {
   showSettings(page.shown.length ? page.shown : [run], page.view);
 }
 
-/** At most once for each picture. */
+/** Redraws the page with the next frame, at most once per frame. */
 function showSoon() {
   page.drawing ??= requestAnimationFrame(() => { page.drawing = null; show(); });
 }
@@ -407,10 +407,10 @@ function takeList(list) {
   }
 }
 
-/** What has come for the range of the zoom, if anything has. */
+/** The loaded details of the zoomed range; null if there are none. */
 const detailOf = (run) => run.detail?.zoom === JSON.stringify(page.view.zoom) ? run.detail : null;
 
-/** Whether the range of the zoom is to be read from the files again. */
+/** Whether the zoomed range must be read from the files again. */
 const needsDetail = (run) => page.view.zoom !== null && detailOf(run)?.version !== run.data.version;
 
 async function fetchDetail(run) {
@@ -422,7 +422,7 @@ async function fetchDetail(run) {
   if (found) run.detail = { zoom: JSON.stringify(zoom), version, ...found };
 }
 
-/** Whether there was something new to show. */
+/** Fetches a run if needed. Returns whether there is something new to show. */
 async function fetchRun(run) {
   const isWanted = run.isStale || !run.data || run.data.is_behind || needsDetail(run);
   if (!isWanted) return false;
@@ -452,7 +452,7 @@ async function refresh() {
       isNew = await fetchRun(run) || isNew;
       if (page.isAgain) break;
     }
-    // Most lists of a long reading change only the table.
+    // While the server reads long files, most lists change only the table.
     if (isNew || !page.runs.length || performance.now() > page.nextShow) {
       page.nextShow = performance.now() + QUIET_MS;
       show();
@@ -504,7 +504,7 @@ byId("filter").addEventListener("keydown", (event) => {
   page.view.shown = page.runs.filter((run) => run.summary && isWanted(run, page.view.filter)).map((run) => run.name);
   changed();
 });
-// A menu closes like others do.
+// Close the menu as other menus close: on a press outside of it, or on Escape.
 addEventListener("pointerdown", (event) => { if (!byId("columns").contains(event.target)) byId("columns").open = false; });
 byId("columns").addEventListener("keydown", (event) => {
   if (event.key !== "Escape") return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is shown beside the charts: notes, figures, ranks, configuration, log.
+// The panels beside the charts: notes, figures, ranks, configuration, log.
 import { bytes, duration, exact, median, metricOrder, number, percent, seconds, whole } from "./format.js";
 import { byId, fill, keyed, make, makeButton, makeName } from "./elements.js";
 import { stateText, STATES } from "./run_table.js";
@@ -10,9 +10,9 @@ export const PARTS = {
   captured: "captured step", other: "your own code",
 };
 const MOST_FAILURES = 3;
-// The others can be opened, so that notes leave room for charts.
+// Further notes are folded, so that there is room for charts.
 const MOST_NOTES = 3;
-// As many letters of a log are found again in what was shown before.
+// The number of letters by which the new end of a log is found in the shown text.
 const LOG_OVERLAP = 400;
 
 export function describeExit(exit) {
@@ -126,7 +126,7 @@ export function showRanks(page) {
   fillTable(byId("ranks"), columns, rows, (row) => weight(row) ? "alarm" : "");
 }
 
-/** Side by side: of several runs, what differs, or everything. */
+/** Shows the settings of runs side by side: all, or only those that differ. */
 export function showSettings(runs, view) {
   const about = (run) => new Map([...run.data.origin,
     ...[...new Set(run.data.table.map((row) => row.device).filter(Boolean))].map((device) => ["device", device])]);
@@ -153,7 +153,7 @@ export function showSettings(runs, view) {
   fillTable(byId("settings"), columns, rows, (row) => isAll && isDifferent(row) ? "differs" : "");
 }
 
-/** The log of the rank that failed, else the first. */
+/** The index of the log of the rank that failed, else of the first log. */
 function usualLog(run) {
   const { logs } = run.data;
   const rank = run.summary.exit?.rank;
@@ -179,11 +179,11 @@ export async function showLog(page, ask) {
   if (text !== null && run === page.focus) fillLog(byId("log"), text || "(empty)");
 }
 
-/** Keeps the lines in view where they are, unless the end is in view. */
+/** Replaces the text of a log. Keeps the visible lines in place, unless the end is visible. */
 function fillLog(pre, text) {
   const isAtEnd = pre.scrollTop + pre.clientHeight >= pre.scrollHeight - 4;
   const old = pre.firstChild;
-  // The server sends the end of the file: lines drop off at the beginning.
+  // The server sends only the end of the file, so lines disappear at the beginning.
   const begin = old ? old.data.indexOf(text.slice(0, LOG_OVERLAP)) : -1;
   if (begin >= 0 && text.startsWith(old.data.slice(begin))) {
     old.appendData(text.slice(old.length - begin));

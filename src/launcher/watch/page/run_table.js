@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of runs: which there are, how they differ, and which are drawn.
+// The table of runs: how they differ, and which are drawn.
 import { bestOf, compareMetrics, duration, exact, isNumber, moment, number } from "./format.js";
 import { byId, fill, keyed, make, makeButton, makeName } from "./elements.js";
 
@@ -9,13 +9,13 @@ export const STATES = {
 };
 const ORDER = Object.keys(STATES);
 export const MOST_SHOWN = 50;
-// Of the columns that are shown until the user chooses.
+// The maximum numbers of columns that are shown until the user chooses.
 const MOST_SETTINGS = 12;
 const MOST_METRICS = 8;
-// Rows above which the table scrolls.
+// With more rows than this, the table scrolls.
 const MOST_ROWS = 6;
 
-/** Failed runs first, then running ones; of each state, the newest first. */
+/** Sorts failed runs first, then running ones; within a state, the newest first. */
 export function compareRuns(a, b) {
   return ORDER.indexOf(a.state) - ORDER.indexOf(b.state) || (b.summary?.begin ?? 0) - (a.summary?.begin ?? 0) ||
     a.name.localeCompare(b.name);
@@ -78,7 +78,7 @@ function chooseColumns(all, view, actions) {
   return chosen;
 }
 
-/** Words that must all be found in the name, the state or the configuration ("lr=0.1"). */
+/** Whether all words of `filter` are in the name, the state or the configuration ("lr=0.1"). */
 export function isWanted(run, filter) {
   const text = [run.name, STATES[run.state], ...[...run.settings].map(([name, value]) => `${name}=${value}`)].join("\n").toLowerCase();
   return filter.toLowerCase().split(/\s+/).every((word) => text.includes(word));
@@ -98,7 +98,7 @@ function sorted(runs, columns, sort) {
   const { value } = column;
   return [...runs].sort((a, b) => {
     const order = compareValues(value(a), value(b));
-    // What is missing comes last in both directions.
+    // Missing values come last in both directions.
     const isBoth = compareValues(value(a), 0) !== 0 && value(a) !== undefined && value(b) !== undefined;
     return (direction === "down" && isBoth ? -order : order) || compareRuns(a, b);
   });

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Charts as pictures, values as CSV.
+// Saves charts as pictures and values as CSV.
 import { download, fileName } from "./elements.js";
 
 const STYLES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "paint-order", "font-size", "font-family", "visibility"];
 const SCALE = 2;
 
-/** A copy that looks the same without the page's style sheet. */
+/** A copy of a picture that looks the same without the page's style sheet. */
 function standAlone(svg, width, height) {
   const copy = svg.cloneNode(true);
   const [from, to] = [svg.querySelectorAll("*"), copy.querySelectorAll("*")];
   from.forEach((element, i) => {
     const style = getComputedStyle(element);
-    // Attributes, because the page allows no inline styles.
+    // Set attributes, because the page allows no inline styles.
     for (const name of STYLES) to[i].setAttribute(name, style.getPropertyValue(name));
   });
   copy.setAttribute("width", width);
@@ -51,7 +51,7 @@ export async function savePicture(chart) {
 
 const field = (text) => /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 
-/** All logged values of these runs, as their files have them. `ask` fetches an address. */
+/** Saves all logged values of these runs as in their files. `ask` fetches an address. */
 export async function saveValues(runs, ask) {
   const pieces = ["run,time,step,name,value\n"];
   for (const run of runs) {

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Round numbers for axes, and what is drawn of a series.
+// Computes ticks and ranges of axes, and the lines of a series.
 import { isNumber } from "./format.js";
 
 const LEAST_TICKS = 3;
-// In heights of the bulk.
+// Values further away than this many heights of the bulk are far.
 const FAR = 3;
 
 function multiples(low, high, step) {
-  // Plus 0: no tick is -0.
+  // Adding 0 turns a tick of -0 into 0.
   const found = [];
   for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i += 1) found.push(i * step + 0);
   return found;
 }
 
-/** Round numbers between two, about `count`; bytes are round in their units. */
+/** About `count` round numbers between `low` and `high`; bytes are round in their units. */
 export function ticks(low, high, count, isBytes = false) {
   const unit = isBytes ? 1024 ** Math.max(Math.floor(Math.log(high) / Math.log(1024)), 0) : 1;
   const rough = (high - low) / unit / Math.max(count, 1);
@@ -28,7 +28,7 @@ export function timeTicks(low, high, count) {
   return multiples(low, high, steps.find((one) => one >= rough) ?? 86400 * Math.ceil(rough / 86400));
 }
 
-/** At most `count` round numbers between two, which are given as powers of ten. */
+/** At most about `count` round numbers between 10^`low` and 10^`high`. */
 export function logTicks(low, high, count) {
   const of = (digits, every) => {
     const found = [];
@@ -42,7 +42,7 @@ export function logTicks(low, high, count) {
   };
   const some = of([1, 2, 5], 1);
   if (some.length < LEAST_TICKS) {
-    // Equal steps, with enough room between the highest ones.
+    // Use equal steps, with enough room between the highest ticks.
     const [from, to] = [10 ** low, 10 ** high];
     return ticks(from, to, (to - from) / (to * (1 - 10 ** ((low - high) / count))));
   }
@@ -54,8 +54,9 @@ const sort = (values) => values.sort((a, b) => a - b);
 const quantile = (sorted, share, round) => sorted[round(share * (sorted.length - 1))];
 
 /**
- * Beyond these two limits, values are far outside of the bulk. `lists` are the values of each
- * series; the bulk of one is its middle 80 %. Single series far from the others do not widen it.
+ * Returns two limits: values beyond them are far outside of the bulk. `lists` has the values of
+ * each series. The bulk of a series is its middle 80 %. Single series far from the others do not
+ * widen the limits.
  */
 export function farLimits(lists, isFromZero) {
   const sorted = lists.filter((values) => values.length).map(sort);
@@ -67,7 +68,7 @@ export function farLimits(lists, isFromZero) {
   return far > 0 ? [low - far, high + far] : [-Infinity, Infinity];
 }
 
-/** Neighbours that one line connects, as pairs of begin and end. */
+/** Ranges of indices that one line connects, as pairs [begin, end). */
 export function stretches(size, isThere, isBreak = () => false) {
   const found = [];
   let begin = -1;
@@ -79,7 +80,7 @@ export function stretches(size, isThere, isBreak = () => false) {
   return found;
 }
 
-/** Whether nothing was logged before a point for much longer than usual. */
+/** Returns whether there is an unusually long gap before a point. */
 export function findBreaks(series) {
   const distances = [];
   for (let i = 1; i < series.x.length; i += 1) distances.push(series.x[i] - (series.xLast ?? series.x)[i - 1]);
@@ -92,7 +93,7 @@ export function findBreaks(series) {
 
 /**
  * An exponential moving average, corrected for its beginning: after n values with the weight w,
- * the sum is divided by 1 - w^n. What is not a number is left out.
+ * the sum is divided by 1 - w^n. Values that are not numbers are left out.
  */
 export function smoothed(values, weight) {
   let [sum, scale] = [0, 1];

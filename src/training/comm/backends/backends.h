@@ -15,10 +15,11 @@
 namespace accelerate {
 
 BackendEntry gloo_backend();
-/// Whether Gloo threw it; not all of its messages contain its name.
+/// Whether Gloo threw `error`; not all of its messages contain its name.
 bool is_gloo_error(const std::exception& error);
-/// Removes this rank's entries from a group's store once all ranks have
-/// completed a collective. Stores live as long as the run, groups do not.
+/// Removes this rank's entries from a group's store after all ranks have
+/// completed a collective. The store lives as long as the run, but groups do
+/// not.
 void forget_gloo_address(
     const c10::intrusive_ptr<c10d::Store>& store,
     int rank);
@@ -36,15 +37,16 @@ c10::intrusive_ptr<c10d::Backend> make_backend(
     const BackendEntry& entry,
     const BackendArguments& arguments);
 
-/// The timeout of a collective; the default if the backend does not say.
+/// The timeout of a collective; the default if the backend does not specify
+/// one.
 std::chrono::milliseconds timeout_of(c10d::Backend& backend);
 
 bool carries(const BackendEntry& entry, c10::DeviceType device);
 
-/// The backend of a run, chosen here for C++ and Python. `wanted` is a name,
-/// torch.distributed's list of devices and names for one, or `Backend::kAuto`;
+/// Chooses the backend of a run, for C++ and Python. `wanted` is a name,
+/// torch.distributed's list of devices and names for one, or `Backend::kAuto`.
 /// `cpu` excludes accelerators. Throws `ConfigError` if this process cannot use
-/// it.
+/// the backend.
 ACCELERATE_INTERNAL std::string choose_backend(
     const std::string& wanted,
     const ProcessTopology& topology,

@@ -29,7 +29,7 @@ Devices devices_for(const BackendArguments& arguments) {
 c10::intrusive_ptr<c10d::Backend> make_gloo(const BackendArguments& arguments) {
   auto options = Gloo::Options::create(arguments.timeout);
   options->devices = devices_for(arguments);
-  // Two threads: DDP has a bucket in flight while the next one fills.
+  // Two threads, because DDP has a bucket in flight while the next one fills.
   options->threads = 2;
   return c10::make_intrusive<Gloo>(
       arguments.store, arguments.rank, arguments.world_size, options);
@@ -44,12 +44,12 @@ bool is_gloo_error(const std::exception& error) {
 void forget_gloo_address(
     const c10::intrusive_ptr<c10d::Store>& store,
     int rank) {
-  // c10d's key: its first context, and the rank.
+  // c10d's key consists of its first context and the rank.
   const auto key = str_cat("0/", rank);
   try {
     c10d::PrefixStore(gloo_backend().name, store).deleteKey(key);
   } catch (const std::exception&) {
-    // If the rank that hosts the store has left, the entry is gone anyway.
+    // If the rank that hosts the store has left, the entry is already gone.
   }
 }
 

@@ -110,7 +110,7 @@ std::chrono::milliseconds timeout_of(c10d::Backend& backend) {
   try {
     return backend.getBackendOptions()->timeout;
   } catch (const c10::Error&) {
-    // c10d lets backends decide whether they report it.
+    // In c10d, backends need not report their timeout.
     return ProcessGroupOptions().timeout;
   }
 }
