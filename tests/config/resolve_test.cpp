@@ -358,6 +358,17 @@ TEST_F(Resolve, StartsAProcessForEachShardOfEachReplica) {
   EXPECT_EQ(
       worker_variables(config.values).at("ACCELERATE_USE_PARALLELISM_CONFIG"),
       "true");
+  // The product has the bounds of num_processes.
+  try {
+    with_file(section, flag("parallelism_config_dp_shard_size", "4096"));
+    ADD_FAILURE();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(
+        error.what(),
+        HasSubstr(
+            "the product of the parallelism sizes must be a whole number from "
+            "1 to 4096"));
+  }
   // Sizes of 1, which the original always writes, enable nothing.
   config = with_file(
       "num_processes: 2\n"

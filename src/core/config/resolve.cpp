@@ -69,12 +69,17 @@ void resolve_parallelism(ResolvedConfig& config) {
       parallel_processes(values) == 1) {
     return;
   }
-  values.num_processes = parallel_processes(values);
+  Source& source = config.sources["num_processes"];
   for (const char* size : kParallelismSizes) {
-    if (config.kind_of(size) >= config.kind_of("num_processes")) {
-      config.sources["num_processes"] = config.sources[size];
+    if (config.kind_of(size) >= source.kind) {
+      source = config.sources[size];
     }
   }
+  assign_field(
+      values,
+      *find_field("num_processes"),
+      {std::to_string(parallel_processes(values)),
+       "the product of the parallelism sizes"});
 }
 
 // A flag or a variable overrides what the file requests. Example: `--multi_gpu`
