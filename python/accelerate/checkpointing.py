@@ -55,6 +55,10 @@ def _numbered(name: str, index: int, ending: str) -> str:
     return f"{name}.{ending}" if index == 0 else f"{name}_{index}.{ending}"
 
 
+def _custom_name(index: int) -> str:
+    return f"custom_checkpoint_{index}.pkl"
+
+
 def is_original_checkpoint(folder: str | os.PathLike) -> bool:
     """Whether the original could have written this folder."""
     return os.path.isfile(Path(folder) / f"{RNG_STATE_NAME}_0.pkl")
@@ -65,7 +69,7 @@ def problem_with(
 ) -> str:
     """Why a run with these numbers of objects cannot load the folder; empty if it can. The layout
     has no checksums, but files of `torch.save` have some."""
-    needed = [f"custom_checkpoint_{i}.pkl" for i in range(num_custom)]
+    needed = [_custom_name(i) for i in range(num_custom)]
     needed += [_numbered(OPTIMIZER_NAME, i, "bin") for i in range(num_optimizers)]
     needed += [_numbered(SCHEDULER_NAME, i, "bin") for i in range(num_schedulers)]
     for i in range(num_models):
@@ -312,7 +316,7 @@ def save_custom_state(
     obj: Any, path: str | os.PathLike, index: int = 0, save_on_each_node: bool = False
 ) -> None:
     """Writes `obj.state_dict()` as `custom_checkpoint_INDEX.pkl` into the folder."""
-    save(obj.state_dict(), Path(path) / f"custom_checkpoint_{index}.pkl", save_on_each_node)
+    save(obj.state_dict(), Path(path) / _custom_name(index), save_on_each_node)
 
 
 def load_custom_state(
@@ -326,7 +330,7 @@ def load_custom_state(
 
 def _read_custom_state(path: str | os.PathLike, index: int, allow_pickle: bool) -> Any:
     """Reads what `save_custom_state` has written."""
-    file = Path(path) / f"custom_checkpoint_{index}.pkl"
+    file = Path(path) / _custom_name(index)
     return _read(file, {"map_location": "cpu", "weights_only": not allow_pickle})
 
 

@@ -54,7 +54,7 @@ def test_plugins_have_the_originals_fields(tmp_path):
 
 
 def test_helpers_answer_as_the_originals(tmp_path):
-    ours, theirs = both("configuration/helpers.py", tmp_path)
+    ours, theirs = both("configuration/answers_of_utils.py", tmp_path)
     for own, original in zip(ours, theirs, strict=True):
         assert own == original
 

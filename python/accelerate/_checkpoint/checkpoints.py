@@ -200,8 +200,6 @@ def folder_to_load(context: RunContext, input_dir: Any) -> Path:
         return found[-1]  # Loading this folder raises an error with advice.
 
     chosen = together(context, original)
-    if context.state.num_processes == 1:
-        return chosen
     # A file may be damaged on only one machine.
     return min(operations.gather_object([chosen]), key=_number_of)
 
