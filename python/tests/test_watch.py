@@ -82,9 +82,11 @@ def test_a_failed_run_names_the_rank_and_the_exception(tmp_path: Path) -> None:
 
 
 def checkpoints(folder: Path) -> list[str]:
-    """Those that are complete, oldest first."""
-    found = folder.glob("runs/checkpoints/checkpoint_*/checkpoint.json")
-    return sorted((path.parent.name for path in found), key=lambda name: int(name.split("_")[1]))
+    """Those that contain the parts of both ranks, oldest first. Rank 0 commits without waiting for
+    rank 1."""
+    found = [path.parent for path in folder.glob("runs/checkpoints/checkpoint_*/checkpoint.json")]
+    names = [path.name for path in found if list(path.glob("rank_1-at-*.json"))]
+    return sorted(names, key=lambda name: int(name.split("_")[1]))
 
 
 def test_a_new_project_trains_is_killed_resumes_and_is_shown(tmp_path: Path) -> None:
