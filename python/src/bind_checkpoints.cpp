@@ -63,10 +63,10 @@ void bind_checkpoints(py::module_& module) {
           release)
       .def_property_readonly("job", &RunCheckpoints::job)
       .def(
-          "latest_of_all",
+          "latest_intact_on_all_ranks",
           [](const RunCheckpoints& checkpoints, const std::string& parent) {
             std::vector<std::string> said;
-            const auto found = checkpoints.latest_of_all(
+            const auto found = checkpoints.latest_intact_on_all_ranks(
                 parent, [&](const std::string& what) { said.push_back(what); });
             return std::pair(
                 found ? std::optional(found->string()) : std::nullopt, said);

@@ -52,7 +52,7 @@ class NoSync {
 /// Whether the dictionaries contain exactly these objects, in this order.
 /// Called for all parameters in every forward, where a loop in Python would be
 /// too slow.
-bool hold_still(const py::list& tables, const py::list& values) {
+bool contain_exactly(const py::list& tables, const py::list& values) {
   const auto count = PyList_GET_SIZE(values.ptr());
   Py_ssize_t index = 0;
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(tables.ptr()); ++i) {
@@ -112,7 +112,11 @@ void bind_model(py::module_& module) {
       .def_readonly("transient_buffers", &ParameterSet::transient_buffers)
       .def_readonly("units", &ParameterSet::units)
       .def_readonly("whole", &ParameterSet::whole);
-  module.def("hold_still", &hold_still, py::arg("tables"), py::arg("values"));
+  module.def(
+      "contain_exactly",
+      &contain_exactly,
+      py::arg("tables"),
+      py::arg("values"));
   py::class_<Forward>(module, "Forward")
       .def_property_readonly("wants_outputs", &Forward::wants_outputs)
       .def("finish", &Forward::finish, py::arg("outputs"), release)

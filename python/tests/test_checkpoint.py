@@ -776,6 +776,6 @@ def test_a_process_that_is_killed_while_it_saves_leaves_the_checkpoint_before(
     assert result.returncode != 0
     assert (tmp_path / "run/checkpoints/checkpoint_1/checkpoint.json").exists(), result.stderr
     accelerator, *_ = make(project_dir="run")
-    latest, said = accelerator._run.checkpoints.latest_of_all("run/checkpoints")
+    latest, said = accelerator._run.checkpoints.latest_intact_on_all_ranks("run/checkpoints")
     assert latest == f"run/checkpoints/checkpoint_{loaded}", said
     assert loaded == 1 or "the data of rank 1 was not fully written" in said[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run that is started in Python and finished in C++ (`go_on.cpp`), and the reverse."""
+"""A run that is started in Python and finished in C++ (`resume.cpp`), and the reverse."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _go_on(
     folder: Path, num_processes: int, optimizer: str, num_batches: int
 ) -> subprocess.CompletedProcess:
     starter = ranks.LAUNCH if num_processes == 2 else []
-    command = [*starter, "checkpoint_go_on", "begun", optimizer, str(num_batches), "taken"]
+    command = [*starter, "checkpoint_resume", "begun", optimizer, str(num_batches), "taken"]
     return subprocess.run(
         command, cwd=folder, capture_output=True, text=True, timeout=ranks.TIMEOUT_SECONDS
     )

@@ -110,16 +110,14 @@ ModelConfig with_options(ModelConfig config, const PretrainedOptions& options) {
   return config;
 }
 
-struct Made {
+struct CreatedModel {
   const Architecture& architecture;
   const Variant& variant;
   std::shared_ptr<PretrainedModel> model;
 };
 
-Made make(
-    Task task,
-    const ModelConfig& given,
-    const PretrainedOptions& options) {
+CreatedModel
+make(Task task, const ModelConfig& given, const PretrainedOptions& options) {
   const auto config = with_options(given, options);
   const auto& architecture = find_architecture(config);
   const auto& variant = find_variant(config, architecture, task);

@@ -343,7 +343,7 @@ TEST(CheckpointFolder, NamesNumberedFolderWithoutManifest) {
   fs::remove(folder.path() / "checkpoint_2" / "checkpoint.json");
   folder.write("checkpoint_3/random_states_0.pkl", "the original's");
   std::vector<std::string> said;
-  const auto found = newest_sound_checkpoint(
+  const auto found = latest_intact_checkpoint(
       folder.path(), [&](const std::string& line) { said.push_back(line); });
   EXPECT_EQ(found, folder.path() / "checkpoint_1");
   EXPECT_THAT(

@@ -43,7 +43,7 @@ class Side {
 
   void exchange_offers(bool spoils = false) {
     auto row = torch::zeros({Board::kRowWords}, torch::kLong);
-    board_->offer(row);
+    board_->add_offer(row);
     if (spoils) {
       row.data_ptr<int64_t>()[Board::kMessageWords] += 1;
     }
@@ -55,7 +55,7 @@ class Side {
             static_cast<ssize_t>(size)) {
       throw std::runtime_error("the other side is gone");
     }
-    board_->hear(rows);
+    board_->read_offers(rows);
   }
   void open() {
     exchange_offers();

@@ -39,7 +39,7 @@ struct Pair {
       : member(Side::kMember, one), leader(Side::kLeader, other) {}
   /// Up to the member's proof.
   Message proof() {
-    const auto challenge = leader.take(member.knock()).answer.value();
+    const auto challenge = leader.take(member.first_message()).answer.value();
     return member.take(challenge).answer.value();
   }
   Handshake member;
@@ -78,7 +78,7 @@ TEST_F(HandshakeTest, RejectsAReplayedProof) {
   const Message proof = heard.proof();
   EXPECT_TRUE(heard.leader.take(proof).is_done);
   Handshake leader(Side::kLeader, "open sesame");
-  leader.take(heard.member.knock());
+  leader.take(heard.member.first_message());
   EXPECT_FALSE(leader.take(proof).is_done);
   // The member's own proof, sent back to it.
   Pair mirror("open sesame", "open sesame");
@@ -91,7 +91,7 @@ TEST_F(HandshakeTest, RejectsMessagesOutOfOrder) {
       ChallengeMessage{random_token()},
       ProofMessage{random_token()},
       HelloMessage{},
-      KnockMessage{.protocol = 1, .number = random_token()}};
+      ChallengeRequestMessage{.protocol = 1, .number = random_token()}};
   for (const auto& message : messages) {
     Handshake leader(Side::kLeader, "");
     EXPECT_THAT(

@@ -196,7 +196,7 @@ TEST(Job, RestartsWhenALostMachineIsBack) {
   EXPECT_TRUE(two.job.is_waiting_for(1));
   two.job.machine_stopped(0);
   EXPECT_THAT(two.first.log, ElementsAre("start 0", "restart 15"));
-  two.job.machine_came(1, "node1");
+  two.job.machine_joined(1, "node1");
   EXPECT_FALSE(two.job.is_waiting_for(1));
   two.wait_until_started(2);
   EXPECT_THAT(two.first.log, ElementsAre("start 0", "restart 15", "start 1"));
@@ -243,7 +243,7 @@ TEST(Job, ReportsAProgramThatCannotStartAsACommandThatWasWrong) {
   EXPECT_EQ(two.first.log.back(), "end 2");
 }
 
-constexpr Departure kPreempted{true, true};
+constexpr ExitSummary kPreempted{true, true};
 const FailureReport kLeft{1, "node1", kExitPreempted, "exit code 75", {}};
 const FailureReport kBroke{0, "node0", 1, "exit code 1", {}};
 
@@ -282,7 +282,7 @@ TEST(Job, KeepsTheBudgetOfRestartsApartFromPreemptions) {
 }
 
 TEST(Job, PassesThePreemptionOnIfAllHaveSaved) {
-  const auto code = [](int signal, Departure first, Departure second) {
+  const auto code = [](int signal, ExitSummary first, ExitSummary second) {
     TwoMachines two;
     two.job.interrupt(signal, "node0", 2);
     two.job.machine_stopped(0, first);
@@ -379,7 +379,7 @@ TEST(ElasticJob, ContinuesWithoutALostMachine) {
 TEST(ElasticJob, AsksTheWorkersToLeaveForANewMachine) {
   ElasticMachines three({2});
   EXPECT_THAT(three.log(2), IsEmpty());
-  three.job.machine_came(2, "node2");
+  three.job.machine_joined(2, "node2");
   EXPECT_THAT(three.log(0), ElementsAre("start 0", "restart 10"));
   three.job.machine_failed(0, kLeft); // as requested
   for (const size_t machine : {2, 0, 1}) {
@@ -392,7 +392,7 @@ TEST(ElasticJob, AsksTheWorkersToLeaveForANewMachine) {
 TEST(ElasticJob, LetsANewMachineWaitIfTheJobIsAboutToEnd) {
   ElasticMachines three({2});
   three.job.machine_finished(1);
-  three.job.machine_came(2, "node2");
+  three.job.machine_joined(2, "node2");
   three.job.machine_finished(0);
   for (const size_t machine : {0, 1}) {
     EXPECT_THAT(three.log(machine), ElementsAre("start 0", "end 0"));
@@ -443,9 +443,9 @@ TEST(ElasticJob, StartsAgainWhenEnoughHaveComeBack) {
   ElasticMachines three({2});
   three.job.machine_lost(1, "node1", "was lost: silence");
   three.job.machine_stopped(0);
-  three.job.machine_came(2, "node2");
+  three.job.machine_joined(2, "node2");
   three.job.machine_lost(2, "node2", "was lost: closed");
-  three.job.machine_came(1, "node1");
+  three.job.machine_joined(1, "node1");
   three.wait_for_orders(3);
   EXPECT_THAT(three.log(0), ElementsAre("start 0", "restart 15", "start 1"));
   EXPECT_THAT(three.log(1), ElementsAre("start 0", "start 1"));
@@ -479,7 +479,7 @@ TEST(ElasticJob, EndsInEveryPhaseIfInterrupted) {
   };
   EXPECT_EQ(end_of([](auto&) {}), "end 130");
   EXPECT_EQ(
-      end_of([](auto& three) { three.job.machine_came(2, "node2"); }),
+      end_of([](auto& three) { three.job.machine_joined(2, "node2"); }),
       "end 130");
   EXPECT_EQ(
       end_of([](auto& three) {
@@ -495,27 +495,31 @@ TEST(ElasticJob, EndsInEveryPhaseIfInterrupted) {
 
 TEST(Diagnosis, JudgesFiguresAndNamesTheRemedy) {
   MemoryFigures memory;
-  EXPECT_EQ(judge_shared_memory(memory).verdict, Verdict::kBad);
+  EXPECT_EQ(check_shared_memory(memory).result, CheckResult::kFailed);
   memory.shared_free_bytes = 64 << 20;
-  EXPECT_THAT(judge_shared_memory(memory).remedy, HasSubstr("--shm-size"));
+  EXPECT_THAT(check_shared_memory(memory).remedy, HasSubstr("--shm-size"));
   memory.shared_free_bytes = int64_t{8} << 30;
-  EXPECT_EQ(judge_shared_memory(memory).verdict, Verdict::kGood);
-  EXPECT_THAT(judge_file_limits({1024, 524288}).remedy, HasSubstr("524288"));
-  EXPECT_EQ(judge_file_limits({-1, -1}).verdict, Verdict::kGood);
+  EXPECT_EQ(check_shared_memory(memory).result, CheckResult::kPassed);
+  EXPECT_THAT(check_file_limits({1024, 524288}).remedy, HasSubstr("524288"));
+  EXPECT_EQ(check_file_limits({-1, -1}).result, CheckResult::kPassed);
   const GpuKind& kind = gpu_kinds().front();
   const Gpu alone{.index = 0};
   const Gpu first{.index = 0, .peers = {1}};
   const Gpu second{.index = 1, .peers = {0}};
-  EXPECT_EQ(judge_peer_access({alone}, kind).verdict, Verdict::kGood);
-  EXPECT_EQ(judge_peer_access({first, second}, kind).verdict, Verdict::kGood);
+  EXPECT_EQ(check_peer_access({alone}, kind).result, CheckResult::kPassed);
+  EXPECT_EQ(
+      check_peer_access({first, second}, kind).result, CheckResult::kPassed);
   EXPECT_THAT(
-      judge_peer_access({alone, second}, kind).what,
+      check_peer_access({alone, second}, kind).what,
       HasSubstr("GPU 0 cannot read the memory of GPU 1"));
-  EXPECT_EQ(judge_clock("b", 0.4).verdict, Verdict::kGood);
-  EXPECT_EQ(judge_clock("b", -3.0).verdict, Verdict::kDoubtful);
-  EXPECT_EQ(judge_connection("b", 22, ECONNREFUSED).verdict, Verdict::kBad);
-  EXPECT_EQ(judge_connection("b", 29500, ECONNREFUSED).verdict, Verdict::kGood);
-  EXPECT_EQ(judge_connection("b", 29500, ETIMEDOUT).verdict, Verdict::kBad);
+  EXPECT_EQ(check_clock("b", 0.4).result, CheckResult::kPassed);
+  EXPECT_EQ(check_clock("b", -3.0).result, CheckResult::kWarning);
+  EXPECT_EQ(
+      check_connection("b", 22, ECONNREFUSED).result, CheckResult::kFailed);
+  EXPECT_EQ(
+      check_connection("b", 29500, ECONNREFUSED).result, CheckResult::kPassed);
+  EXPECT_EQ(
+      check_connection("b", 29500, ETIMEDOUT).result, CheckResult::kFailed);
 }
 
 } // namespace

@@ -19,7 +19,7 @@
 #include "core/base/str.h"
 #include "launcher/launch/machines/diagnosis.h"
 #include "launcher/launch/supervise/bar_thinner.h"
-#include "launcher/launch/supervise/last_words.h"
+#include "launcher/launch/supervise/error_report.h"
 #include "launcher/launch/supervise/own_folder.h"
 #include "support/program.h"
 #include "support/subprocess.h"
@@ -430,7 +430,7 @@ TEST(Failure, OfACtrlCIsOneLine) {
   EXPECT_EQ(job.err(), "[launch] Interrupted; stopped 2 processes.\n");
 }
 
-TEST(LastWords, KeepFramesOfAProgramThatHasNoOthers) {
+TEST(ErrorReports, KeepFramesOfAProgramThatHasNoOthers) {
   const std::vector<std::string> words = {
       "Traceback (most recent call last):",
       "  File \"/usr/lib/python3.11/runpy.py\", line 1, in run",
@@ -440,7 +440,7 @@ TEST(LastWords, KeepFramesOfAProgramThatHasNoOthers) {
   EXPECT_EQ(final_error(words), "ImportError: x");
 }
 
-TEST(LastWords, NeverFoldTheUsersOwnLines) {
+TEST(ErrorReports, NeverFoldTheUsersOwnLines) {
   const auto folded = fold_library_frames(
       {"Traceback (most recent call last):",
        "  File \"<frozen runpy>\", line 1, in run",
@@ -847,10 +847,10 @@ TEST(Commands, DoctorNamesLibrariesThatAreNotFound) {
            "/usr/bin/cc -shared -fPIC -o liblost.so lost.c && "
            "/usr/bin/cc -o needy needy.c -L. -llost"});
   ASSERT_EQ(made.exit_code, 0) << made.err;
-  const auto finding = look_at_libraries(program);
-  EXPECT_EQ(finding.verdict, Verdict::kBad);
+  const auto finding = check_libraries(program);
+  EXPECT_EQ(finding.result, CheckResult::kFailed);
   EXPECT_EQ(finding.what, program + " cannot find liblost.so");
-  EXPECT_EQ(look_at_libraries(kProgram).verdict, Verdict::kGood);
+  EXPECT_EQ(check_libraries(kProgram).result, CheckResult::kPassed);
 }
 
 TEST(Commands, TestSaysWhenTheSelfCheckIsMissing) {

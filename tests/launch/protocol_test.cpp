@@ -38,7 +38,7 @@ TEST(Protocol, EveryMessageRoundTrips) {
   start.order.run_id = "abc";
   start.roll = "the roll";
   const Message messages[] = {
-      KnockMessage{.number = random_token()},
+      ChallengeRequestMessage{.number = random_token()},
       ChallengeMessage{random_token()},
       ProofMessage{random_token()},
       HelloMessage{

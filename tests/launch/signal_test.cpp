@@ -521,9 +521,9 @@ struct Merged {
             [this](int signal, bool is_group_signalled) {
               got.emplace_back(signal, is_group_signalled);
             }) {}
-  void came(const Signal& signal, std::vector<Reached> all) {
-    for (const Reached one : all) {
-      merger.came(signal, one);
+  void add(const Signal& signal, std::vector<SignalReceiver> all) {
+    for (const SignalReceiver one : all) {
+      merger.add(signal, one);
     }
   }
   void wait() {
@@ -536,17 +536,17 @@ struct Merged {
   SignalMerger merger;
 };
 
-constexpr auto kSupervisor = Reached::kSupervisor;
-constexpr auto kGuardian = Reached::kGuardian;
-constexpr auto kWitness = Reached::kWitness;
+constexpr auto kSupervisor = SignalReceiver::kSupervisor;
+constexpr auto kGuardian = SignalReceiver::kGuardian;
+constexpr auto kWitness = SignalReceiver::kWitness;
 
 TEST(SignalMerger, TellsAGroupFromTheLauncher) {
   Merged merged;
-  merged.came({SIGTERM, 7}, {kSupervisor, kWitness, kGuardian});
-  merged.came({SIGUSR1, 7}, {kGuardian, kSupervisor});
-  merged.came({SIGUSR2, 7}, {kGuardian});
-  merged.came({SIGWINCH, 7}, {kWitness}); // only the witness got it
-  merged.came({SIGINT, 0}, {kSupervisor, kGuardian, kWitness});
+  merged.add({SIGTERM, 7}, {kSupervisor, kWitness, kGuardian});
+  merged.add({SIGUSR1, 7}, {kGuardian, kSupervisor});
+  merged.add({SIGUSR2, 7}, {kGuardian});
+  merged.add({SIGWINCH, 7}, {kWitness}); // only the witness got it
+  merged.add({SIGINT, 0}, {kSupervisor, kGuardian, kWitness});
   merged.wait();
   EXPECT_THAT(
       merged.got,
@@ -559,12 +559,12 @@ TEST(SignalMerger, TellsAGroupFromTheLauncher) {
 
 TEST(SignalMerger, KnowsALateTwinAndASecondRequest) {
   Merged merged;
-  merged.came({SIGTERM, 7}, {kSupervisor, kWitness});
+  merged.add({SIGTERM, 7}, {kSupervisor, kWitness});
   merged.wait();
-  merged.came({SIGTERM, 7}, {kGuardian}); // the late copy
+  merged.add({SIGTERM, 7}, {kGuardian}); // the late copy
   merged.wait();
   EXPECT_THAT(merged.got, ElementsAre(Pair(SIGTERM, true)));
-  merged.came({SIGTERM, 7}, {kGuardian});
+  merged.add({SIGTERM, 7}, {kGuardian});
   merged.wait();
   EXPECT_THAT(
       merged.got, ElementsAre(Pair(SIGTERM, true), Pair(SIGTERM, false)));
@@ -572,7 +572,7 @@ TEST(SignalMerger, KnowsALateTwinAndASecondRequest) {
 
 TEST(SignalMerger, TakesTheGroupAndItsLauncherForOne) {
   Merged merged;
-  merged.came({SIGTERM, 7}, {kGuardian, kSupervisor, kWitness, kGuardian});
+  merged.add({SIGTERM, 7}, {kGuardian, kSupervisor, kWitness, kGuardian});
   merged.wait();
   EXPECT_THAT(merged.got, ElementsAre(Pair(SIGTERM, true)));
 }
@@ -580,18 +580,18 @@ TEST(SignalMerger, TakesTheGroupAndItsLauncherForOne) {
 TEST(SignalMerger, WaitsForAWitnessThatIsNotScheduled) {
   Merged merged;
   merged.is_witness_busy = true;
-  merged.came({SIGTERM, 7}, {kSupervisor, kGuardian});
+  merged.add({SIGTERM, 7}, {kSupervisor, kGuardian});
   merged.wait();
   EXPECT_THAT(merged.got, IsEmpty());
-  merged.came({SIGTERM, 7}, {kWitness});
+  merged.add({SIGTERM, 7}, {kWitness});
   EXPECT_THAT(merged.got, ElementsAre(Pair(SIGTERM, true)));
 }
 
 TEST(SignalMerger, SaysThatARequestToEndWaits) {
   Merged merged;
-  merged.came({SIGUSR1, 7}, {kSupervisor});
+  merged.add({SIGUSR1, 7}, {kSupervisor});
   EXPECT_FALSE(merged.merger.is_request_waiting());
-  merged.came({SIGINT, 7}, {kSupervisor});
+  merged.add({SIGINT, 7}, {kSupervisor});
   EXPECT_TRUE(merged.merger.is_request_waiting());
   merged.wait();
   EXPECT_FALSE(merged.merger.is_request_waiting());
@@ -599,7 +599,7 @@ TEST(SignalMerger, SaysThatARequestToEndWaits) {
 
 TEST(SignalMerger, TellsWorkersWhatCameBeforeThem) {
   Merged merged;
-  merged.came({SIGUSR1, 7}, {kSupervisor, kWitness});
+  merged.add({SIGUSR1, 7}, {kSupervisor, kWitness});
   sigset_t mask;
   sigset_t old;
   sigemptyset(&mask);
@@ -607,11 +607,11 @@ TEST(SignalMerger, TellsWorkersWhatCameBeforeThem) {
   sigprocmask(SIG_BLOCK, &mask, &old);
   raise(SIGUSR2);
   merged.merger.workers_began();
-  merged.came({SIGUSR2, 7}, {kSupervisor, kWitness, kGuardian});
+  merged.add({SIGUSR2, 7}, {kSupervisor, kWitness, kGuardian});
   merged.wait();
   sigwaitinfo(&mask, nullptr);
   sigprocmask(SIG_SETMASK, &old, nullptr);
-  merged.came({SIGUSR2, 7}, {kSupervisor, kWitness, kGuardian});
+  merged.add({SIGUSR2, 7}, {kSupervisor, kWitness, kGuardian});
   EXPECT_THAT(
       merged.got,
       ElementsAre(

@@ -29,7 +29,7 @@ OptimizerSharder::OptimizerSharder(const EngineArguments& arguments)
   layout.set_units(parameters, {all});
   const auto& unit = layout.units()[0];
   const auto flat = layout.allocate(
-      MemoryUse::kParameters, unit.num_numbers, parameters[0].options());
+      MemoryUse::kParameters, unit.num_elements, parameters[0].options());
   const auto views = layout.views(unit, flat, parameters);
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < parameters.size(); ++i) {

@@ -19,7 +19,7 @@
 #include "support/rank_bodies.h"
 #include "support/temp_dir.h"
 #include "training/parallel/engine.h"
-#include "training/parallel/use_plan.h"
+#include "training/parallel/prefetch_plan.h"
 
 namespace accelerate::testing {
 namespace {
@@ -576,7 +576,7 @@ TEST(Sharded, HoldsShardsAtRestAndTwoUnitsInAStep) {
       for (const auto& unit : units) {
         const auto granule = 64 * 2;
         const auto size = static_cast<size_t>(
-            (unit.num_numbers + granule - 1) / granule * granule * 4);
+            (unit.num_elements + granule - 1) / granule * granule * 4);
         all += size;
         largest = std::max(largest, size);
       }
@@ -1252,8 +1252,8 @@ TEST(Sharded, ResumesOnAnyNumberOfRanksAndInAnyStage) {
   }
 }
 
-TEST(UsePlan, FollowsThePreviousPassUntilItDiffers) {
-  UsePlan plan;
+TEST(PrefetchPlan, FollowsThePreviousPassUntilItDiffers) {
+  PrefetchPlan plan;
   const auto pass = [&](const std::vector<size_t>& units) {
     plan.begin();
     for (const auto unit : units) {

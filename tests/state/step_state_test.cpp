@@ -34,13 +34,13 @@ TEST(BatchFacts, CountsRowsThatStandForSamples) {
   EXPECT_EQ(filled.num_real_of(7), 7);
   EXPECT_TRUE(filled.mixes_repeats(7));
   EXPECT_FALSE(filled.mixes_repeats(8));
-  EXPECT_FALSE(filled.stands_for_full(8));
+  EXPECT_FALSE(filled.has_rows_of_full_batch(8));
   // A short batch, whose loss was repeated for the samples of a full one.
   const BatchFacts last{.num_samples = 5, .num_real = 4, .full_size = 8};
   EXPECT_EQ(last.num_real_of(5), 4);
   EXPECT_EQ(last.num_real_of(8), 8);
-  EXPECT_TRUE(last.stands_for_full(8));
-  EXPECT_FALSE(last.stands_for_full(16));
+  EXPECT_TRUE(last.has_rows_of_full_batch(8));
+  EXPECT_FALSE(last.has_rows_of_full_batch(16));
   EXPECT_EQ(last.num_real_of(16), 16);
   EXPECT_EQ(last.num_real_of(0), 0);
   // A whole batch that fills up a round, whatever its rows are.
@@ -52,7 +52,7 @@ TEST(BatchFacts, CountsRowsThatStandForSamples) {
   // Larger than its loader says: 8 rows are not its samples.
   const BatchFacts large{.num_samples = 9, .num_real = 9, .full_size = 8};
   EXPECT_EQ(large.num_real_of(8), 8);
-  EXPECT_FALSE(large.stands_for_full(8));
+  EXPECT_FALSE(large.has_rows_of_full_batch(8));
   const BatchFacts varying{.num_samples = 2, .num_real = 2};
   EXPECT_EQ(varying.num_real_of(0), 0);
   EXPECT_EQ(varying.num_real_of(3), 3);

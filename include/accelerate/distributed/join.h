@@ -61,7 +61,7 @@ class ACCELERATE_API JoinGuard {
   void abandon() { is_abandoned_ = true; }
 
  private:
-  void match_the_others();
+  void match_collectives();
   void check_accumulation() const;
   void leave();
 

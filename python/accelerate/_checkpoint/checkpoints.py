@@ -168,7 +168,7 @@ def folder_to_load(context: RunContext, input_dir: Any) -> Path:
     if folder is not None:
         return folder
     parent = folder_of_all(context)
-    latest, said = context.run.checkpoints.latest_of_all(str(parent))
+    latest, said = context.run.checkpoints.latest_intact_on_all_ranks(str(parent))
     for line in said:
         _debug.warn(line, stacklevel=4)
     if latest is not None:

@@ -62,10 +62,10 @@ def run_on_workers(
         # Use an empty configuration, because the user's configuration is for scripts.
         command = [program, "launch", "--config_file", str(folder / "config.yaml")]
         command += ["--parent_folder", name, *flags, sys.executable, "-u", worker.__file__]
-        exit_code, last_words = _run(command, folder)
+        exit_code, stderr_tail = _run(command, folder)
         if exit_code == 0:
             return _result(folder)
-        raise _failure(where, folder, exit_code, last_words)
+        raise _failure(where, folder, exit_code, stderr_tail)
 
 
 def find_program(where: str) -> str:
@@ -116,8 +116,8 @@ def _run(command: list[str], folder: Path) -> tuple[int, str]:
     )
     with process:
         try:
-            last_words = _show_output(process)
-            return process.wait(), last_words
+            stderr_tail = _show_output(process)
+            return process.wait(), stderr_tail
         except BaseException:
             _stop(process)
             raise
@@ -126,7 +126,7 @@ def _run(command: list[str], folder: Path) -> tuple[int, str]:
 def _show_output(process: subprocess.Popen[bytes], limit: float | None = None) -> str:
     """Shows both streams until they end, for at most `limit` seconds. Returns the end of stderr."""
     end = None if limit is None else time.monotonic() + limit
-    last_words = ""
+    stderr_tail = ""
     with selectors.DefaultSelector() as selector:
         for file, name in ((process.stdout, "stdout"), (process.stderr, "stderr")):
             decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -145,8 +145,8 @@ def _show_output(process: subprocess.Popen[bytes], limit: float | None = None) -
                     stream.write(text.encode(encoding, "replace").decode(encoding))
                     stream.flush()
                 if name == "stderr":
-                    last_words = (last_words + text)[-4096:]
-    return last_words
+                    stderr_tail = (stderr_tail + text)[-4096:]
+    return stderr_tail
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -167,10 +167,10 @@ def _result(folder: Path) -> Any:
         return None  # Rank 0 is on another machine.
 
 
-def _failure(where: str, folder: Path, exit_code: int, last_words: str) -> LaunchError:
+def _failure(where: str, folder: Path, exit_code: int, stderr_tail: str) -> LaunchError:
     ending_file = folder / "ending"
     if not ending_file.exists():
-        said = last_words.strip().rpartition("\n")[2]
+        said = stderr_tail.strip().rpartition("\n")[2]
         return LaunchError(f"[{where}] `accelerate launch` exited with code {exit_code}: {said}")
     ending = ending_file.read_text(errors="replace").strip().removeprefix("[launch] ")
     rank = FAILED_RANK.match(ending)

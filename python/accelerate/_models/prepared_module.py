@@ -241,7 +241,7 @@ class _Engine:
         """Checks that no parameter was added or removed. The gradient of an added parameter would
         not be synchronised. A removed one would block its bucket. In both cases, processes would
         diverge."""
-        if _C.hold_still(self._tables, self._members):
+        if _C.contain_exactly(self._tables, self._members):
             return
         now = dict(self.module.named_parameters(remove_duplicate=False))
         present = {id(parameter) for parameter in now.values()}

@@ -117,7 +117,7 @@ void drop_damaged(
   }
 }
 
-std::optional<fs::path> newest_sound_checkpoint(
+std::optional<fs::path> latest_intact_checkpoint(
     const fs::path& parent,
     const std::function<void(const std::string& what)>& complain) {
   auto found = complete_checkpoints(parent, complain);

@@ -27,7 +27,7 @@ ACCELERATE_INTERNAL void drop_damaged(
     const std::function<void(const std::string& what)>& complain);
 /// The newest complete checkpoint whose bytes are all intact.
 ACCELERATE_INTERNAL std::optional<std::filesystem::path>
-newest_sound_checkpoint(
+latest_intact_checkpoint(
     const std::filesystem::path& parent,
     const std::function<void(const std::string& what)>& complain = {});
 /// The path of the checkpoint with this number in `parent`.

@@ -16,10 +16,10 @@ namespace {
 constexpr std::chrono::seconds kScriptPatience{1};
 
 // Never destroyed: a thread waiting for the interpreter keeps using it.
-struct Asker {
-  static Asker& instance() {
-    static auto* asker = new Asker;
-    return *asker;
+struct ScriptStackQuery {
+  static ScriptStackQuery& instance() {
+    static auto* query = new ScriptStackQuery;
+    return *query;
   }
   std::mutex mutex;
   std::condition_variable changed;
@@ -34,51 +34,51 @@ struct Asker {
 } // namespace
 
 void set_script_stack(TakeScriptStack take) {
-  auto& asker = Asker::instance();
-  const std::lock_guard<std::mutex> lock(asker.mutex);
-  asker.take = std::move(take);
+  auto& query = ScriptStackQuery::instance();
+  const std::lock_guard<std::mutex> lock(query.mutex);
+  query.take = std::move(take);
 }
 
 void drop_script_stack() {
-  auto& asker = Asker::instance();
-  std::unique_lock<std::mutex> lock(asker.mutex);
-  asker.take = nullptr;
-  asker.changed.wait(lock, [&] { return !asker.is_asking(); });
+  auto& query = ScriptStackQuery::instance();
+  std::unique_lock<std::mutex> lock(query.mutex);
+  query.take = nullptr;
+  query.changed.wait(lock, [&] { return !query.is_asking(); });
 }
 
 bool has_script_stack() {
-  auto& asker = Asker::instance();
-  const std::lock_guard<std::mutex> lock(asker.mutex);
-  return asker.take != nullptr;
+  auto& query = ScriptStackQuery::instance();
+  const std::lock_guard<std::mutex> lock(query.mutex);
+  return query.take != nullptr;
 }
 
 std::optional<ScriptStack> script_stack() {
-  auto& asker = Asker::instance();
-  std::unique_lock<std::mutex> lock(asker.mutex);
-  if (!asker.take) {
+  auto& query = ScriptStackQuery::instance();
+  std::unique_lock<std::mutex> lock(query.mutex);
+  if (!query.take) {
     return std::nullopt;
   }
-  const uint64_t before = asker.num_answers;
-  if (!asker.is_asking()) {
+  const uint64_t before = query.num_answers;
+  if (!query.is_asking()) {
     try {
-      background_thread([&asker, take = asker.take] {
+      background_thread([&query, take = query.take] {
         auto answer = take();
-        const std::lock_guard<std::mutex> answered(asker.mutex);
-        asker.answer = std::move(answer);
-        ++asker.num_answers;
-        asker.asking = 0;
-        asker.changed.notify_all();
+        const std::lock_guard<std::mutex> answered(query.mutex);
+        query.answer = std::move(answer);
+        ++query.num_answers;
+        query.asking = 0;
+        query.changed.notify_all();
       }).detach();
     } catch (const std::system_error&) {
       return std::nullopt; // no more threads; monitoring must not end a run
     }
-    asker.asking = getpid();
+    query.asking = getpid();
   }
-  if (!asker.changed.wait_for(
-          lock, kScriptPatience, [&] { return asker.num_answers > before; })) {
+  if (!query.changed.wait_for(
+          lock, kScriptPatience, [&] { return query.num_answers > before; })) {
     return std::nullopt;
   }
-  return asker.answer;
+  return query.answer;
 }
 
 } // namespace accelerate

@@ -296,7 +296,7 @@ bool Watchdog::has_news(
 
 // Each query leaves data in the store. Doubling the pause keeps them few, even
 // in a wait of hours.
-void Watchdog::be_quiet_after(Membership& membership, Clock::duration waited) {
+void Watchdog::set_quiet_time(Membership& membership, Clock::duration waited) {
   const auto now = Clock::now();
   const auto quiet = std::max<Clock::duration>(waited, membership.threshold);
   membership.quiet_from = now.time_since_epoch().count();
@@ -309,7 +309,7 @@ void Watchdog::note_reported(
     bool by_this_rank,
     bool is_final) {
   if (!is_final) {
-    be_quiet_after(membership, Clock::now() - since);
+    set_quiet_time(membership, Clock::now() - since);
   }
   membership.is_final = is_final;
   membership.reported_wait = since.time_since_epoch().count();
@@ -318,10 +318,10 @@ void Watchdog::note_reported(
 
 void Watchdog::note_nothing_to_report(Membership& membership) {
   const auto now = Clock::now();
-  be_quiet_after(membership, now - waits_since(membership).value_or(now));
+  set_quiet_time(membership, now - waits_since(membership).value_or(now));
 }
 
-void Watchdog::note_asked(Membership& membership) {
+void Watchdog::note_queried(Membership& membership) {
   const auto record = record_of(membership);
   if (record && record->phase() == StepPhase::kData) {
     membership.has_reported_data_wait = true;
@@ -414,7 +414,7 @@ void Watchdog::watch_threads(const std::string& threads_of) {
     } else if (is_due(*rank)) {
       note_nothing_to_report(*rank);
     }
-    note_asked(*rank);
+    note_queried(*rank);
   }
 }
 

@@ -99,7 +99,7 @@ class ACCELERATE_INTERNAL Watchdog {
   void note_nothing_to_report(Membership& membership);
   /// Records that another rank has queried this one and will name it. If this
   /// rank waits for its data loader, it writes no separate report.
-  void note_asked(Membership& membership);
+  void note_queried(Membership& membership);
   /// Sets the rank that hosts the store of the membership's run.
   void set_store_holder(const Membership& membership, SilentRank holder);
   RankReport look(const Membership& membership);
@@ -118,7 +118,7 @@ class ACCELERATE_INTERNAL Watchdog {
   void start();
   void run();
   void watch();
-  static void be_quiet_after(Membership& membership, Clock::duration waited);
+  static void set_quiet_time(Membership& membership, Clock::duration waited);
   void watch_script();
   void note_script(const std::optional<ScriptStack>& answer);
   static void watch_count(Membership& membership);

@@ -30,14 +30,14 @@ Screen& Screen::get() {
 
 void Screen::add(BottomLine* line) {
   const std::lock_guard lock(mutex_);
-  go_home(/*is_erased=*/true);
+  move_to_first_line(/*is_erased=*/true);
   lines_.push_back(line);
   draw();
 }
 
 void Screen::remove(BottomLine* line) {
   const std::lock_guard lock(mutex_);
-  go_home(/*is_erased=*/true);
+  move_to_first_line(/*is_erased=*/true);
   std::ostream& output = line->output();
   if (lines_.size() == 1) {
     draw();
@@ -50,19 +50,19 @@ void Screen::remove(BottomLine* line) {
 
 void Screen::redraw() {
   const std::lock_guard lock(mutex_);
-  go_home(/*is_erased=*/false); // overwriting does not flicker
+  move_to_first_line(/*is_erased=*/false); // overwriting does not flicker
   draw();
 }
 
 void Screen::print(std::ostream& output, const std::string& line) {
   const std::lock_guard lock(mutex_);
-  go_home(/*is_erased=*/true);
+  move_to_first_line(/*is_erased=*/true);
   // One write, so that lines of other processes do not come in between.
   output << line + '\n' << std::flush;
   draw();
 }
 
-void Screen::go_home(bool is_erased) {
+void Screen::move_to_first_line(bool is_erased) {
   if (widths_.empty()) {
     return;
   }

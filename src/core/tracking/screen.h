@@ -41,7 +41,7 @@ class Screen {
 
  private:
   /// Moves the cursor to the start of the first bottom line.
-  void go_home(bool is_erased);
+  void move_to_first_line(bool is_erased);
   void draw();
 
   std::recursive_mutex mutex_;

@@ -54,16 +54,16 @@ bool print_ranks(int job) {
 /// the Python that `launch` uses for scripts.
 Finding look_at_training_library(const std::filesystem::path& selftest) {
   if (!is_script(selftest)) {
-    return look_at_libraries(selftest);
+    return check_libraries(selftest);
   }
   const std::string python = find_python();
   const auto said = first_line_of(
       shell_quoted(python) + " " + shell_quoted(selftest.string()) +
       " --load 2>&1 | tail -n 1");
   return said.empty()
-             ? Finding{Verdict::kGood, "the training library finds torch"}
+             ? Finding{CheckResult::kPassed, "the training library finds torch"}
              : Finding{
-                   Verdict::kBad,
+                   CheckResult::kFailed,
                    str_cat(said, " (with ", python, ")"),
                    str_cat("run `", python, " -m pip check` for details")};
 }
@@ -109,7 +109,7 @@ void add_doctor_command(CLI::App& app, int& exit_code) {
       findings.push_back(look_at_training_library(selftest_program()));
     }
     for (const auto& finding : findings) {
-      std::cout << kMarks[static_cast<size_t>(finding.verdict)] << finding.what;
+      std::cout << kMarks[static_cast<size_t>(finding.result)] << finding.what;
       if (!finding.remedy.empty()) {
         std::cout << ": " << finding.remedy;
       }
@@ -117,7 +117,7 @@ void add_doctor_command(CLI::App& app, int& exit_code) {
     }
     const bool is_bad =
         std::any_of(findings.begin(), findings.end(), [](const Finding& one) {
-          return one.verdict == Verdict::kBad;
+          return one.result == CheckResult::kFailed;
         });
     exit_code = is_bad ? kExitFailure : 0;
   });

@@ -13,7 +13,7 @@
 #include "core/base/signal_name.h"
 #include "core/base/str.h"
 #include "core/base/words.h"
-#include "launcher/launch/supervise/last_words.h"
+#include "launcher/launch/supervise/error_report.h"
 
 namespace accelerate {
 
@@ -61,7 +61,7 @@ void Job::start_attempt() {
   is_counted_ = false;
   is_failure_ = false;
   is_asking_ = false;
-  departure_ = {};
+  exit_summary_ = {};
   attempt_start_ = EventLoop::Clock::now();
   std::vector<Machine*> members;
   for (size_t i = 0; i < machines_.size(); ++i) {
@@ -136,15 +136,15 @@ void Job::machine_finished(size_t machine) {
   }
 }
 
-void Job::machine_stopped(size_t machine, const Departure& departure) {
+void Job::machine_stopped(size_t machine, const ExitSummary& exit_summary) {
   Phase& phase = phases_[machine];
   if (phase != Phase::kStopping && phase != Phase::kLeaving) {
     return;
   }
   phase = phase == Phase::kLeaving ? Phase::kLost : Phase::kStopped;
-  departure_.is_any_preempted |= departure.is_any_preempted;
-  departure_.is_orderly &= departure.is_orderly;
-  go_on_when_all_stopped();
+  exit_summary_.is_any_preempted |= exit_summary.is_any_preempted;
+  exit_summary_.is_orderly &= exit_summary.is_orderly;
+  end_or_restart_when_all_stopped();
 }
 
 void Job::machine_lost(
@@ -155,7 +155,7 @@ void Job::machine_lost(
     return;
   }
   const Phase phase = std::exchange(phases_[machine], Phase::kLost);
-  departure_.is_orderly &= phase == Phase::kStopped;
+  exit_summary_.is_orderly &= phase == Phase::kStopped;
   const bool is_cause =
       is_elastic() && is_failure_ && phase == Phase::kStopping;
   if (is_cause) {
@@ -164,7 +164,7 @@ void Job::machine_lost(
     state_ = State::kRestarting;
   }
   if (state_ == State::kStopping || phase == Phase::kLeaving) {
-    go_on_when_all_stopped();
+    end_or_restart_when_all_stopped();
     return;
   }
   const std::string what =
@@ -221,18 +221,18 @@ void Job::drop_machine(size_t machine, const std::string& what) {
   if (state_ == State::kRunning) {
     stop_all(SIGTERM, State::kRestarting);
   } else {
-    go_on_when_all_stopped();
+    end_or_restart_when_all_stopped();
   }
 }
 
-void Job::machine_came(size_t machine, const std::string& host) {
+void Job::machine_joined(size_t machine, const std::string& host) {
   if (state_ == State::kOver || is_here(machine)) {
     return;
   }
   phases_[machine] = Phase::kStopped;
   // If one machine has finished, the others soon will. The new one then waits.
   if (state_ != State::kRunning || is_any(Phase::kFinished)) {
-    go_on_when_all_stopped();
+    end_or_restart_when_all_stopped();
     return;
   }
   say_(str_cat(
@@ -310,16 +310,16 @@ void Job::stop_all(int signal, State next, bool is_request) {
     machine->stop({signal, next == State::kRestarting, is_request});
   }
   if (notified.empty()) {
-    go_on_when_all_stopped();
+    end_or_restart_when_all_stopped();
   }
 }
 
-void Job::go_on_when_all_stopped() {
+void Job::end_or_restart_when_all_stopped() {
   if (is_any(Phase::kStopping) || is_any(Phase::kLeaving)) {
     return;
   }
   if (state_ == State::kStopping) {
-    if (is_preempted_ && departure_.is_preempted()) {
+    if (is_preempted_ && exit_summary_.is_preempted()) {
       ending_ = {
           kExitPreempted,
           str_cat(
@@ -485,7 +485,7 @@ std::string summarise(const FailureReport& report, bool names_host) {
   if (report.is_shown || report.last_lines.empty()) {
     return text;
   }
-  const bool is_report = find_last_words(report.last_lines[0]) == 0;
+  const bool is_report = find_error_report(report.last_lines[0]) == 0;
   text += is_report ? ":" : "; the last lines of its stderr:";
   for (const auto& line : report.last_lines) {
     text += (is_report ? "\n" : "\n    ") + line;

@@ -43,7 +43,7 @@ struct JobEnding {
 };
 
 /// How the workers of a stopped machine have exited.
-struct Departure {
+struct ExitSummary {
   /// Whether at least one worker exited with `kExitPreempted`.
   bool is_any_preempted = false;
   /// Whether all workers exited with `kExitPreempted` or 0.
@@ -51,7 +51,7 @@ struct Departure {
 
   /// Whether all workers have saved what they need to resume.
   bool is_preempted() const { return is_any_preempted && is_orderly; }
-  bool operator==(const Departure&) const = default;
+  bool operator==(const ExitSummary&) const = default;
 };
 
 /// How a machine must end its workers.
@@ -124,14 +124,14 @@ class ACCELERATE_INTERNAL Job {
   /// All workers of the machine have returned 0.
   void machine_finished(size_t machine);
   /// The machine has carried out a stop order.
-  void machine_stopped(size_t machine, const Departure& departure = {});
+  void machine_stopped(size_t machine, const ExitSummary& exit_summary = {});
   /// The machine is unreachable; `why` completes the sentence "machine 1 (host)
   /// ...".
   void
   machine_lost(size_t machine, const std::string& host, const std::string& why);
   /// A lost machine is reachable again, or a new one has joined an elastic job;
   /// it runs no workers.
-  void machine_came(size_t machine, const std::string& host);
+  void machine_joined(size_t machine, const std::string& host);
   /// The machine of an elastic job was asked to end. It stops by itself, and
   /// the job continues on the others.
   void machine_leaves(size_t machine, const std::string& host, int signal);
@@ -163,7 +163,7 @@ class ACCELERATE_INTERNAL Job {
   bool count_restart();
   void drop_machine(size_t machine, const std::string& what);
   void stop_all(int signal, State next, bool is_request = false);
-  void go_on_when_all_stopped();
+  void end_or_restart_when_all_stopped();
   void wait_for_machines();
   void start_later();
   bool is_any(Phase phase) const;
@@ -188,7 +188,7 @@ class ACCELERATE_INTERNAL Job {
   bool is_preempted_ = false;
   /// Whether some machines may have received no stop order except SIGUSR1.
   bool is_asking_ = false;
-  Departure departure_;
+  ExitSummary exit_summary_;
   EventLoop::Clock::time_point attempt_start_;
   EventLoop::TimerId restart_timer_ = 0;
   EventLoop::TimerId return_timer_ = 0;

@@ -13,7 +13,7 @@
 #include "core/hardware/ports.h"
 #include "launcher/launch/machines/job_token.h"
 #include "launcher/launch/machines/sockets.h"
-#include "launcher/launch/supervise/last_words.h"
+#include "launcher/launch/supervise/error_report.h"
 
 namespace accelerate {
 
@@ -107,7 +107,7 @@ void LeaderSession::listen() {
       placement.least_machines.has_value(),
       options_.patience,
       ControlServer::Callbacks{
-          [this](size_t machine) { came(machine); },
+          [this](size_t machine) { joined(machine); },
           [this](size_t machine, const Message& message) {
             received(machine, message);
           },
@@ -116,7 +116,7 @@ void LeaderSession::listen() {
           },
           [this](const std::string& line) { say(line); }});
   join_timer_ = loop_.after(options_.join_limit, [this] { join_time_over(); });
-  look_at_roll();
+  begin_if_enough_joined();
 }
 
 void LeaderSession::start_remote_launchers() {
@@ -154,11 +154,11 @@ void LeaderSession::remote_launcher_ended(size_t machine, int wait_status) {
   }
 }
 
-void LeaderSession::look_at_roll() {
+void LeaderSession::begin_if_enough_joined() {
   const RollCall& roll = server_->roll();
   const auto& least = plan_.placement.least_machines;
   if (roll.is_complete()) {
-    begin_with_those_here();
+    begin_with_joined_machines();
   } else if (!least || roll.num_here() < *least) {
     loop_.cancel(std::exchange(gather_timer_, 0));
   } else if (gather_timer_ == 0) {
@@ -173,11 +173,11 @@ void LeaderSession::look_at_roll() {
         kGatherTime.count(),
         " s, or when all have joined"));
     gather_timer_ =
-        loop_.after(kGatherTime, [this] { begin_with_those_here(); });
+        loop_.after(kGatherTime, [this] { begin_with_joined_machines(); });
   }
 }
 
-void LeaderSession::begin_with_those_here() {
+void LeaderSession::begin_with_joined_machines() {
   loop_.cancel(std::exchange(join_timer_, 0));
   loop_.cancel(std::exchange(gather_timer_, 0));
   std::vector<HelloMessage> here;
@@ -216,7 +216,7 @@ std::string LeaderSession::describe_problems(
 void LeaderSession::join_time_over() {
   join_timer_ = 0;
   if (gather_timer_ != 0) {
-    begin_with_those_here();
+    begin_with_joined_machines();
     return;
   }
   std::string missing;
@@ -285,7 +285,7 @@ void LeaderSession::received(size_t machine, const Message& message) {
   } else if (std::holds_alternative<FinishedMessage>(message)) {
     job_->machine_finished(machine);
   } else if (const auto* stopped = std::get_if<StoppedMessage>(&message)) {
-    job_->machine_stopped(machine, stopped->departure);
+    job_->machine_stopped(machine, stopped->exit_summary);
   } else if (const auto* asked = std::get_if<InterruptedMessage>(&message)) {
     // A machine of an elastic job may be taken away, for example by a cloud
     // provider.
@@ -309,7 +309,7 @@ void LeaderSession::lost(size_t machine, const std::string& why) {
         ") left before the job started: the connection ",
         why));
     server_->await(machine);
-    look_at_roll();
+    begin_if_enough_joined();
     return;
   }
   job_->machine_lost(machine, host, "was lost: the connection " + why);
@@ -319,12 +319,12 @@ void LeaderSession::lost(size_t machine, const std::string& why) {
   }
 }
 
-void LeaderSession::came(size_t machine) {
+void LeaderSession::joined(size_t machine) {
   if (is_sent_away_) {
     return;
   }
   if (!job_) {
-    look_at_roll();
+    begin_if_enough_joined();
     return;
   }
   const HelloMessage& hello = server_->hello_of(machine);
@@ -337,7 +337,7 @@ void LeaderSession::came(size_t machine) {
     say(str_cat(
         "[launch] machine ", machine, " (", hello.host, ") has rejoined"));
   }
-  job_->machine_came(machine, hello.host);
+  job_->machine_joined(machine, hello.host);
 }
 
 void LeaderSession::call_back(size_t machine) {
@@ -475,7 +475,7 @@ void LeaderSession::workers_finished() {
 }
 
 void LeaderSession::workers_stopped() {
-  job_->machine_stopped(0, supervisor_.departure());
+  job_->machine_stopped(0, supervisor_.exit_summary());
 }
 
 void LeaderSession::workers_cannot_start(const std::string& reason) {
@@ -532,8 +532,8 @@ void LeaderSession::record_failure(const FailureReport& report) {
   if (report.exit_code == kExitPreempted) {
     return; // It was asked to leave, and starts again.
   }
-  const bool has_words =
-      !report.last_lines.empty() && find_last_words(report.last_lines[0]) == 0;
+  const bool has_words = !report.last_lines.empty() &&
+                         find_error_report(report.last_lines[0]) == 0;
   record(
       {.exit_code = report.exit_code,
        .rank = report.rank,

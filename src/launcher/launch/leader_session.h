@@ -38,13 +38,13 @@ class LeaderSession : public LaunchSession {
   void start_remote_launcher(size_t machine);
   void remote_launcher_ended(size_t machine, int wait_status);
   /// Starts the job if enough machines have joined.
-  void look_at_roll();
-  void begin_with_those_here();
+  void begin_if_enough_joined();
+  void begin_with_joined_machines();
   std::string describe_problems(const std::vector<HelloMessage>& roll) const;
   void join_time_over();
   void received(size_t machine, const Message& message);
   void lost(size_t machine, const std::string& why);
-  void came(size_t machine);
+  void joined(size_t machine);
   /// Restarts the launcher of a lost machine, repeatedly if necessary.
   void call_back(size_t machine);
   void begin_job();

@@ -96,10 +96,10 @@ void MemberSession::workers_finished() {
 }
 
 void MemberSession::workers_stopped() {
-  const Departure departure = supervisor_.departure();
+  const ExitSummary exit_summary = supervisor_.exit_summary();
   if (leaving_) {
-    client_.send(StoppedMessage{departure});
-    if (leaving_signal_ == SIGTERM && departure.is_preempted()) {
+    client_.send(StoppedMessage{exit_summary});
+    if (leaving_signal_ == SIGTERM && exit_summary.is_preempted()) {
       leaving_->exit_code = kExitPreempted;
     }
     end(*leaving_);
@@ -107,7 +107,7 @@ void MemberSession::workers_stopped() {
     // In an elastic job, machine 0 stops listening when the job has ended.
     client_.join_again(plan_.placement.least_machines.has_value());
   } else {
-    client_.send(StoppedMessage{departure});
+    client_.send(StoppedMessage{exit_summary});
   }
 }
 

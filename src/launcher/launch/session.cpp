@@ -122,7 +122,7 @@ void LaunchSession::take_signals() {
     if (signal->number == SIGCHLD) {
       collect_children();
     } else {
-      merger_.came(*signal, Reached::kSupervisor);
+      merger_.add(*signal, SignalReceiver::kSupervisor);
     }
   }
 }
@@ -145,7 +145,7 @@ void LaunchSession::take_from_guardian() {
   Signal signal;
   const auto size = read(options_.lifeline, &signal, sizeof(signal));
   if (size == sizeof(signal)) {
-    merger_.came(signal, Reached::kGuardian);
+    merger_.add(signal, SignalReceiver::kGuardian);
   } else if (size == 0) {
     guardian_gone();
   }
@@ -153,7 +153,7 @@ void LaunchSession::take_from_guardian() {
 
 void LaunchSession::take_from_witness() {
   while (const auto signal = witness_.next()) {
-    merger_.came(*signal, Reached::kWitness);
+    merger_.add(*signal, SignalReceiver::kWitness);
   }
   if (witness_.pid() == 0) {
     loop_.unwatch(witness_.file());

@@ -117,7 +117,7 @@ PageAnswer WatchPage::answer(const PageRequest& request) {
   } else if (!knows_token(request)) {
     answer = refusal(403, "Open the address that `accelerate watch` printed");
   } else {
-    answer = answer_known(request);
+    answer = answer_authenticated(request);
   }
   for (const auto& [name, value] : kPageHeaders) {
     answer.headers.emplace_back(name, value);
@@ -145,7 +145,7 @@ bool WatchPage::knows_token(const PageRequest& request) const {
   return false;
 }
 
-PageAnswer WatchPage::answer_known(const PageRequest& request) {
+PageAnswer WatchPage::answer_authenticated(const PageRequest& request) {
   if (request.path == "/" && request.argument("token")) {
     // Redirect, to remove the token from the address bar, bookmarks and
     // screenshots.

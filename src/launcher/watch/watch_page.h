@@ -23,7 +23,7 @@ class ACCELERATE_INTERNAL WatchPage {
 
  private:
   bool knows_token(const PageRequest& request) const;
-  PageAnswer answer_known(const PageRequest& request);
+  PageAnswer answer_authenticated(const PageRequest& request);
 
   RunList& runs_;
   std::string token_;

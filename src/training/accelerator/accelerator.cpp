@@ -293,7 +293,7 @@ void Accelerator::save_and_leave(const std::filesystem::path& folder) {
 }
 
 std::optional<std::filesystem::path> Accelerator::latest_checkpoint() const {
-  return state_->run.checkpoints().latest_checkpoint();
+  return state_->run.checkpoints().latest_intact_on_this_rank();
 }
 
 void Accelerator::write_model(

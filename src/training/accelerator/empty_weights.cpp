@@ -10,7 +10,7 @@
 #include "accelerate/files/safetensors_index.h"
 #include "core/base/str.h"
 #include "training/accelerator/module_adapter.h"
-#include "training/run/misfits.h"
+#include "training/run/mismatch_list.h"
 #include "training/state/deferred_tensors.h"
 #include "training/state/file_tensors.h"
 
@@ -53,7 +53,7 @@ void load_weights(
   const safetensors::Checkpoint checkpoint(path);
   const auto model = parameters_of(module);
   const auto named = tensors_by_name(model);
-  Misfits misfits;
+  MismatchList mismatches;
   std::vector<PlacedWeight> weights;
   std::set<const c10::TensorImpl*> found;
   for (const auto& file : checkpoint.files()) {
@@ -65,13 +65,13 @@ void load_weights(
       const auto match = named.find(view.name);
       if (match == named.end()) {
         if (options.strict) {
-          misfits.add("unexpected tensors", view.name);
+          mismatches.add("unexpected tensors", view.name);
         }
         continue;
       }
       const auto& target = match->second;
       if (target.sizes() != at::IntArrayRef(view.shape)) {
-        misfits.add(
+        mismatches.add(
             "tensors of a different shape",
             view.name,
             str_cat(
@@ -86,15 +86,15 @@ void load_weights(
   }
   for (size_t i = 0; options.strict && i < model.names.size(); ++i) {
     if (!found.contains(model.parameters[i].unsafeGetTensorImpl())) {
-      misfits.add("missing tensors", model.names[i]);
+      mismatches.add("missing tensors", model.names[i]);
     }
   }
-  if (!misfits.empty()) {
+  if (!mismatches.empty()) {
     throw UsageError(str_cat(
         "[load_weights] '",
         path.string(),
         "' does not fit the module: ",
-        misfits.text(),
+        mismatches.text(),
         ". Was it saved from another model?"));
   }
   const at::NoGradGuard no_grad;

@@ -21,7 +21,7 @@ bool has_one_thrown(const ProcessGroup& group, bool own) {
 void throw_where_one_has(const ProcessGroup& group) {
   if (has_one_thrown(group, false)) {
     if (!group.ranks_are_threads()) {
-      give_culprit_time();
+      wait_for_first_failure();
     }
     throw CommError(
         "[main_process_first] The first process to run the block failed; the "

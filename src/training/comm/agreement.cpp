@@ -45,7 +45,7 @@ struct Exchange {
   void wait(const ProcessGroup& group) {
     work.wait();
     if (const auto& board = group.impl()->board()) {
-      board->hear(packets);
+      board->read_offers(packets);
     }
   }
 };
@@ -66,7 +66,7 @@ Exchange start_exchange(const ProcessGroup& group, const at::Tensor& packet) {
             })};
   }
   if (board) {
-    board->offer(packet);
+    board->add_offer(packet);
   }
   // Packets always match on all ranks, so they need no check.
   const bool checks = impl->checks_collectives();
@@ -96,7 +96,7 @@ describe(const ProcessGroup& group, const at::Tensor& tensor, FreeDim free) {
         is_free_dim(tensor, dim, free) ? "*" : std::to_string(tensor.size(dim));
   }
   text += ']';
-  if (!group.impl()->travels_as_cpu(tensor.device().type())) {
+  if (!group.impl()->shares_cpu_backend(tensor.device().type())) {
     text += str_cat(" on ", tensor.device().type());
   }
   return text;
@@ -125,7 +125,7 @@ std::optional<std::string> small_values(
     size_t space) {
   const auto goes_along = [&](const at::Tensor& tensor) {
     return is_dense(tensor) &&
-           group.impl()->travels_as_cpu(tensor.device().type());
+           group.impl()->shares_cpu_backend(tensor.device().type());
   };
   size_t size = 0;
   for (const auto& tensor : leaves.tensors) {
@@ -180,7 +180,7 @@ std::vector<std::string> listed_entries(const std::string& description) {
 }
 
 /// A tensor of a mismatching call, as messages describe it.
-struct BroughtTensor {
+struct CallTensor {
   /// The description that ranks compare.
   std::string compared;
   std::string dtype;
@@ -189,12 +189,12 @@ struct BroughtTensor {
 };
 
 /// What a rank called, with which values, and where.
-struct Brought {
+struct RankCall {
   std::string operation;
   /// The description that ranks compare.
   std::string description;
   std::string structure;
-  std::vector<BroughtTensor> tensors;
+  std::vector<CallTensor> tensors;
   std::string line;
 
   std::string encode() const {
@@ -207,54 +207,54 @@ struct Brought {
         {operation, description, structure, line, values});
     return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   }
-  static Brought decode(const std::string& text) {
+  static RankCall decode(const std::string& text) {
     const auto json = nlohmann::json::parse(text);
     const auto text_at = [](const nlohmann::json& list, size_t index) {
       return list.at(index).get<std::string>();
     };
-    Brought brought{
+    RankCall call{
         text_at(json, 0),
         text_at(json, 1),
         text_at(json, 2),
         {},
         text_at(json, 3)};
     for (const auto& tensor : json.at(4)) {
-      brought.tensors.push_back(
+      call.tensors.push_back(
           {text_at(tensor, 0), text_at(tensor, 1), text_at(tensor, 2)});
     }
-    return brought;
+    return call;
   }
 };
 
-Brought bring(
+RankCall describe_call(
     const ProcessGroup& group,
     const std::string& operation,
     const detail::Leaves& leaves,
     FreeDim free) {
-  Brought brought{
+  RankCall call{
       operation,
       describe(group, operation, leaves, free),
       leaves.structure,
       {},
       calling_line()};
   for (const auto& tensor : leaves.tensors) {
-    auto& one = brought.tensors.emplace_back();
+    auto& one = call.tensors.emplace_back();
     one.compared = describe(group, tensor, free);
     if (!tensor.defined()) {
       continue;
     }
     one.dtype = c10::toString(tensor.scalar_type());
     one.shape = str_cat(tensor.sizes());
-    if (!group.impl()->travels_as_cpu(tensor.device().type())) {
+    if (!group.impl()->shares_cpu_backend(tensor.device().type())) {
       one.shape += str_cat(" on ", tensor.device().type());
     }
   }
-  return brought;
+  return call;
 }
 
 /// The ranks with one description.
-struct Alike {
-  Brought brought;
+struct EqualCalls {
+  RankCall call;
   std::vector<int> ranks;
 };
 
@@ -264,23 +264,23 @@ struct Difference {
   std::vector<std::string> values;
 };
 
-Difference find_difference(const std::vector<Alike>& all) {
+Difference find_difference(const std::vector<EqualCalls>& all) {
   Difference difference;
-  const auto& last = all.back().brought;
+  const auto& last = all.back().call;
   const auto differs = [&](const auto& value_of) {
     return std::any_of(all.begin(), all.end(), [&](const auto& one) {
-      return value_of(one.brought) != value_of(last);
+      return value_of(one.call) != value_of(last);
     });
   };
-  if (differs([](const Brought& one) { return one.structure; })) {
+  if (differs([](const RankCall& one) { return one.structure; })) {
     const auto usual = listed_entries(last.structure);
-    const auto odd = listed_entries(all.front().brought.structure);
+    const auto odd = listed_entries(all.front().call.structure);
     const auto index = static_cast<size_t>(
         std::mismatch(odd.begin(), odd.end(), usual.begin(), usual.end())
             .first -
         odd.begin());
     for (const auto& one : all) {
-      const auto entries = listed_entries(one.brought.structure);
+      const auto entries = listed_entries(one.call.structure);
       auto text = index < entries.size() ? entries[index] : "nothing";
       if (text == "*" || text == "T") {
         text = "a tensor";
@@ -294,18 +294,18 @@ Difference find_difference(const std::vector<Alike>& all) {
   }
   const size_t num_tensors = last.tensors.size();
   for (size_t i = 0; i < num_tensors; ++i) {
-    const auto compared = [i](const Brought& one) {
+    const auto compared = [i](const RankCall& one) {
       return one.tensors[i].compared;
     };
     if (!differs(compared)) {
       continue;
     }
     const bool is_shape =
-        !differs([i](const Brought& one) { return one.tensors[i].dtype; });
+        !differs([i](const RankCall& one) { return one.tensors[i].dtype; });
     difference.kind = num_tensors == 1 ? "" : str_cat("tensor ", i + 1, " of ");
     difference.kind += is_shape ? "shape " : "dtype ";
     for (const auto& one : all) {
-      const auto& tensor = one.brought.tensors[i];
+      const auto& tensor = one.call.tensors[i];
       difference.values.push_back(
           tensor.dtype.empty() ? "an undefined tensor"
           : is_shape           ? tensor.shape
@@ -316,31 +316,33 @@ Difference find_difference(const std::vector<Alike>& all) {
   return difference;
 }
 
-std::string
-describe_mismatch(const std::vector<Alike>& all, FreeDim free, bool in_script) {
-  for (const auto& [brought, ranks] : all) {
-    if (brought.operation == kFailure) {
-      return str_cat(name_ranks(ranks), " failed with ", brought.structure);
+std::string describe_mismatch(
+    const std::vector<EqualCalls>& all,
+    FreeDim free,
+    bool in_script) {
+  for (const auto& [call, ranks] : all) {
+    if (call.operation == kFailure) {
+      return str_cat(name_ranks(ranks), " failed with ", call.structure);
     }
   }
-  const auto& last = all.back().brought;
+  const auto& last = all.back().call;
   const bool is_one_call =
       std::all_of(all.begin(), all.end(), [&](const auto& one) {
-        return one.brought.operation == last.operation;
+        return one.call.operation == last.operation;
       });
   const auto difference = is_one_call ? find_difference(all) : Difference();
-  std::string text = as_called(all.front().brought.operation) + " was called";
+  std::string text = as_called(all.front().call.operation) + " was called";
   for (size_t i = 0; i < all.size(); ++i) {
-    const auto& brought = all[i].brought;
+    const auto& call = all[i].call;
     text += i == 0 ? "" : i == 1 ? " but" : " and";
     if (is_one_call) {
       text += i == 0 ? " with " + difference.kind : " ";
       text += difference.values[i];
     } else if (i > 0) {
-      text += ' ' + as_called(brought.operation);
+      text += ' ' + as_called(call.operation);
     }
     text += str_cat(" on ", name_ranks(all[i].ranks));
-    text += brought.line.empty() ? "" : str_cat(" (", brought.line, ')');
+    text += call.line.empty() ? "" : str_cat(" (", call.line, ')');
   }
   if (!is_one_call) {
     return str_cat(
@@ -363,21 +365,21 @@ describe_mismatch(const std::vector<Alike>& all, FreeDim free, bool in_script) {
     const std::string& operation,
     const detail::Leaves& leaves,
     FreeDim free) {
-  std::vector<Alike> all;
+  std::vector<EqualCalls> all;
   const auto texts = [&] {
     const WithoutScriptLock unlocked;
     return group.all_gather_bytes(
-        bring(group, operation, leaves, free).encode());
+        describe_call(group, operation, leaves, free).encode());
   }();
   for (size_t rank = 0; rank < texts.size(); ++rank) {
-    auto brought = Brought::decode(texts[rank]);
+    auto call = RankCall::decode(texts[rank]);
     const auto known = std::find_if(all.begin(), all.end(), [&](auto& one) {
-      return one.brought.description == brought.description;
+      return one.call.description == call.description;
     });
-    auto& alike = known == all.end()
-                      ? all.emplace_back(Alike{std::move(brought), {}})
-                      : *known;
-    alike.ranks.push_back(static_cast<int>(rank));
+    auto& same = known == all.end()
+                     ? all.emplace_back(EqualCalls{std::move(call), {}})
+                     : *known;
+    same.ranks.push_back(static_cast<int>(rank));
   }
   // List a rank that is alone first. With two ranks, either may be wrong.
   std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
@@ -389,12 +391,12 @@ describe_mismatch(const std::vector<Alike>& all, FreeDim free, bool in_script) {
 
 } // namespace
 
-Agreement agree(
+ComparisonResult agree(
     const ProcessGroup& group,
     const std::string& operation,
     const detail::Leaves& leaves,
     FreeDim free,
-    Sends sends) {
+    Payload payload) {
   std::vector<int64_t> sizes;
   for (const auto& tensor : leaves.tensors) {
     const bool is_free = tensor.defined() && has_dim(tensor, free);
@@ -420,7 +422,7 @@ Agreement agree(
   if (sizes_fit) {
     std::copy(sizes.begin(), sizes.end(), words + kSizesAt);
   }
-  if (sizes_fit && sends == Sends::kSmallValues) {
+  if (sizes_fit && payload == Payload::kSmallValues) {
     const size_t space = (kPacketWords - values_at) * sizeof(int64_t);
     if (const auto values = small_values(group, leaves, space)) {
       words[1] = 1;
@@ -446,19 +448,19 @@ Agreement agree(
   if (!sizes_fit) {
     all_sizes = group.all_gather(at::tensor(sizes, at::kLong));
   }
-  Agreement agreement;
+  ComparisonResult result;
   for (int rank = 0; rank < group.world_size(); ++rank) {
     const auto* first = all_sizes[rank].const_data_ptr<int64_t>();
-    agreement.free_sizes.emplace_back(first, first + sizes.size());
+    result.free_sizes.emplace_back(first, first + sizes.size());
   }
   if (all_sent_values) {
     std::vector<const char*> bytes;
     for (const auto* theirs : ranks) {
       bytes.push_back(reinterpret_cast<const char*>(theirs + values_at));
     }
-    agreement.values = unpack(bytes, leaves, agreement.free_sizes, free);
+    result.values = unpack(bytes, leaves, result.free_sizes, free);
   }
-  return agreement;
+  return result;
 }
 
 void agree_on_text(
@@ -488,13 +490,13 @@ bool is_on_any_rank(
     const std::string& operation,
     bool flag) {
   const detail::Leaves leaves{{at::full({1}, flag ? 1 : 0, at::kInt)}, ""};
-  const auto agreement =
-      agree(group, operation, leaves, {}, Sends::kSmallValues);
-  if (!agreement.values) {
+  const auto result =
+      agree(group, operation, leaves, {}, Payload::kSmallValues);
+  if (!result.values) {
     group.all_reduce(leaves.tensors[0], ReduceOp::kMax);
     return leaves.tensors[0].item<int>() != 0;
   }
-  const auto& flags = (*agreement.values)[0];
+  const auto& flags = (*result.values)[0];
   return std::any_of(flags.begin(), flags.end(), [](const auto& theirs) {
     return theirs.template item<int>() != 0;
   });
@@ -504,7 +506,7 @@ std::shared_ptr<const bool> announce(
     const ProcessGroup& group,
     const std::string& operation,
     const Notes& notes,
-    HearNotes hear) {
+    OnNotes on_notes) {
   const auto& impl = group.impl();
   if (impl->comparisons() != nullptr) {
     impl->comparisons()->push_back(operation);
@@ -522,7 +524,7 @@ std::shared_ptr<const bool> announce(
   const auto is_agreed = std::make_shared<bool>(false);
   // The group owns this function, so the function must not own the group.
   impl->set_unsettled(
-      [exchange, operation, is_agreed, hear](const ProcessGroup& group) {
+      [exchange, operation, is_agreed, on_notes](const ProcessGroup& group) {
         const TopicScope topic(operation);
         exchange->wait(group);
         const auto* first = exchange->packets.const_data_ptr<int64_t>();
@@ -534,8 +536,8 @@ std::shared_ptr<const bool> announce(
           }
         }
         *is_agreed = true;
-        if (hear) {
-          hear({first + kSizesAt, packets.size(), Board::kRowWords});
+        if (on_notes) {
+          on_notes({first + kSizesAt, packets.size(), Board::kRowWords});
         }
       });
   return is_agreed;

@@ -16,11 +16,11 @@
 namespace accelerate {
 
 /// The free sizes of all ranks, and their values if these were sent along.
-struct Agreement {
+struct ComparisonResult {
   /// `free_sizes[rank][tensor]`: the size of the free dimension.
   std::vector<std::vector<int64_t>> free_sizes;
   /// `values[tensor][rank]`, in host memory; empty if they were not sent. See
-  /// `Sends`.
+  /// `Payload`.
   std::optional<std::vector<std::vector<at::Tensor>>> values;
 };
 
@@ -29,11 +29,12 @@ struct Agreement {
 struct FreeDim {
   static constexpr int64_t kNone = -1;
   int64_t dim = kNone;
-  /// Other dimensions may also differ. Not together with `Sends::kSmallValues`.
+  /// Other dimensions may also differ. Not together with
+  /// `Payload::kSmallValues`.
   bool are_others_free = false;
 };
 
-enum class Sends {
+enum class Payload {
   kShapes,
   /// Also sends values if those of every rank are at most a few hundred bytes
   /// and hosts would wait for them anyway. This saves the second exchange.
@@ -45,12 +46,12 @@ enum class Sends {
 /// values. If ranks differ, throws `MismatchError` on every rank. The message
 /// lists what each rank called, with which shapes, and in which line. Itself a
 /// collective.
-Agreement agree(
+ComparisonResult agree(
     const ProcessGroup& group,
     const std::string& operation,
     const detail::Leaves& leaves,
     FreeDim free,
-    Sends sends = Sends::kShapes);
+    Payload payload = Payload::kShapes);
 
 /// Like `agree` for a plain description: equal on all ranks or `MismatchError`.
 /// Several lines form a list. The error names only the first line that differs.
@@ -73,8 +74,8 @@ bool is_on_any_rank(
 /// have sent the same operation, and is true if nothing is compared. Other
 /// ranks may then perform the operation even if this rank no longer needs it.
 ///
-/// Up to `kMostNotes` numbers are sent with it. `hear` receives those of each
-/// rank when the ranks have agreed, and may throw the error of the waiting
+/// Up to `kMostNotes` numbers are sent with it. `on_notes` receives those of
+/// each rank when the ranks have agreed, and may throw the error of the waiting
 /// operation. A rank that replays a recorded step sends zeros.
 inline constexpr size_t kMostNotes = 48;
 using Notes = std::vector<int64_t>;
@@ -95,12 +96,12 @@ class NotesOfRanks {
   size_t num_ranks_;
   size_t stride_;
 };
-using HearNotes = std::function<void(const NotesOfRanks& of_ranks)>;
+using OnNotes = std::function<void(const NotesOfRanks& of_ranks)>;
 ACCELERATE_INTERNAL std::shared_ptr<const bool> announce(
     const ProcessGroup& group,
     const std::string& operation,
     const Notes& notes = {},
-    HearNotes hear = {});
+    OnNotes on_notes = {});
 ACCELERATE_INTERNAL void finish_comparison(const ProcessGroup& group);
 
 /// The comparisons that ranks would make in a recorded step. Each replay makes

@@ -143,7 +143,7 @@ Board::Board(int rank, int world_size, Timeout timeout)
 // Defined here because `Page` is incomplete in the header.
 Board::~Board() = default;
 
-void Board::offer(const at::Tensor& row) {
+void Board::add_offer(const at::Tensor& row) {
   if (!page_ && answer_ == Answer::kUndecided && !make_page()) {
     answer_ = Answer::kNo;
     close();
@@ -156,7 +156,7 @@ void Board::offer(const at::Tensor& row) {
   offer[kAnswer] = static_cast<int64_t>(answer_);
 }
 
-void Board::hear(const at::Tensor& rows) {
+void Board::read_offers(const at::Tensor& rows) {
   if (is_open_ || is_closed_) {
     return;
   }

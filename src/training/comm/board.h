@@ -22,10 +22,10 @@ namespace accelerate {
 /// the pages of the others.
 ///
 /// Ranks open the board together. Each rank appends an offer to the row that it
-/// sends through the backend, and passes the rows of all ranks to `hear`. The
-/// board opens after the first exchange in which every rank reports that it has
-/// opened the pages of all others. If a rank cannot open them, e.g. because it
-/// runs on another host, no rank uses the board.
+/// sends through the backend (`add_offer`), and passes the rows of all ranks to
+/// `read_offers`. The board opens after the first exchange in which every rank
+/// reports that it has opened the pages of all others. If a rank cannot open
+/// them, e.g. because it runs on another host, no rank uses the board.
 ///
 /// A page is anonymous memory, so nothing remains after the processes end. Each
 /// rank holds a lock on its page. The kernel releases the lock when the process
@@ -50,8 +50,8 @@ class ACCELERATE_INTERNAL Board : public std::enable_shared_from_this<Board> {
   Board(const Board&) = delete;
   Board& operator=(const Board&) = delete;
 
-  void offer(const at::Tensor& row);
-  void hear(const at::Tensor& rows);
+  void add_offer(const at::Tensor& row);
+  void read_offers(const at::Tensor& rows);
   /// Whether it is open. All exchanges then use it, even if they fail.
   bool is_open() const { return is_open_; }
   /// Makes all later exchanges fail, on all ranks. Thread-safe.

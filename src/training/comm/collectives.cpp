@@ -73,9 +73,9 @@ void check_padding(double value, at::ScalarType dtype) {
   }
 }
 
-int64_t largest(const Agreement& agreement, size_t tensor) {
+int64_t largest(const ComparisonResult& compared, size_t tensor) {
   int64_t result = 0;
-  for (const auto& sizes : agreement.free_sizes) {
+  for (const auto& sizes : compared.free_sizes) {
     result = std::max(result, sizes[tensor]);
   }
   return result;
@@ -84,11 +84,11 @@ int64_t largest(const Agreement& agreement, size_t tensor) {
 // Joins the rows of all ranks, padded to the longest, to one tensor without the
 // padding.
 at::Tensor
-join(const at::Tensor& rows, const Agreement& agreement, size_t tensor) {
+join(const at::Tensor& rows, const ComparisonResult& compared, size_t tensor) {
   std::vector<at::Tensor> slices;
   bool is_even = true;
-  for (size_t rank = 0; rank < agreement.free_sizes.size(); ++rank) {
-    const int64_t size = agreement.free_sizes[rank][tensor];
+  for (size_t rank = 0; rank < compared.free_sizes.size(); ++rank) {
+    const int64_t size = compared.free_sizes[rank][tensor];
     is_even = is_even && size == rows.size(1);
     slices.push_back(
         rows.select(0, static_cast<int64_t>(rank)).narrow(0, 0, size));
@@ -135,16 +135,17 @@ std::vector<at::Tensor> all_gather(
     const ProcessGroup& group,
     const Leaves& leaves) {
   const Leaves rows = as_rows(leaves);
-  const auto agreement = agree(group, "gather", rows, {0}, Sends::kSmallValues);
+  const auto compared =
+      agree(group, "gather", rows, {0}, Payload::kSmallValues);
   check_all_dense("gather", rows);
-  if (agreement.values) {
-    return join(rows, *agreement.values);
+  if (compared.values) {
+    return join(rows, *compared.values);
   }
   std::vector<at::Tensor> result;
   for (size_t i = 0; i < rows.tensors.size(); ++i) {
-    const int64_t size = largest(agreement, i);
+    const int64_t size = largest(compared, i);
     const auto all = group.all_gather(pad(rows.tensors[i], 0, size, 0, false));
-    result.push_back(join(all, agreement, i));
+    result.push_back(join(all, compared, i));
   }
   return result;
 }
@@ -153,20 +154,24 @@ std::optional<std::vector<at::Tensor>>
 gather_to(const ProcessGroup& group, const Leaves& leaves, int root) {
   check_root(group, "gather_to", root);
   const Leaves rows = as_rows(leaves);
-  const auto agreement = agree(
-      group, str_cat("gather to rank ", root), rows, {0}, Sends::kSmallValues);
+  const auto compared = agree(
+      group,
+      str_cat("gather to rank ", root),
+      rows,
+      {0},
+      Payload::kSmallValues);
   check_all_dense("gather", rows);
-  if (agreement.values) {
-    return group.rank() == root ? std::optional(join(rows, *agreement.values))
+  if (compared.values) {
+    return group.rank() == root ? std::optional(join(rows, *compared.values))
                                 : std::nullopt;
   }
   std::vector<at::Tensor> result;
   for (size_t i = 0; i < rows.tensors.size(); ++i) {
-    const int64_t size = largest(agreement, i);
+    const int64_t size = largest(compared, i);
     const auto all =
         group.gather_to(pad(rows.tensors[i], 0, size, 0, false), root);
     if (group.rank() == root) {
-      result.push_back(join(all, agreement, i));
+      result.push_back(join(all, compared, i));
     }
   }
   if (group.rank() != root) {
@@ -177,12 +182,12 @@ gather_to(const ProcessGroup& group, const Leaves& leaves, int root) {
 
 std::vector<at::Tensor>
 reduce(const ProcessGroup& group, const Leaves& leaves, ReduceOp op) {
-  const auto agreement = agree(
+  const auto compared = agree(
       group,
       str_cat("reduce with ", name_of(op)),
       leaves,
       {},
-      Sends::kSmallValues);
+      Payload::kSmallValues);
   for (const auto& tensor : leaves.tensors) {
     check_reducible("reduce", tensor, op);
   }
@@ -190,9 +195,9 @@ reduce(const ProcessGroup& group, const Leaves& leaves, ReduceOp op) {
   for (size_t i = 0; i < leaves.tensors.size(); ++i) {
     const auto& own = leaves.tensors[i];
     const auto reduced = [&](at::Tensor value) {
-      if (agreement.values) {
+      if (compared.values) {
         std::vector<at::Tensor> values;
-        for (const auto& each : (*agreement.values)[i]) {
+        for (const auto& each : (*compared.values)[i]) {
           values.push_back(each.to(value.scalar_type()));
         }
         value.copy_(reduce(values, op));
@@ -287,7 +292,7 @@ std::vector<at::Tensor> pad_across_processes(
         dim,
         ", expected 0 or more. Count from the first dimension"));
   }
-  const auto agreement = agree(
+  const auto compared = agree(
       group,
       str_cat("pad_across_processes with dim ", dim),
       leaves,
@@ -301,7 +306,7 @@ std::vector<at::Tensor> pad_across_processes(
     const auto& tensor = leaves.tensors[i];
     result.push_back(
         dim < tensor.dim()
-            ? pad(tensor, dim, largest(agreement, i), pad_index, pad_first)
+            ? pad(tensor, dim, largest(compared, i), pad_index, pad_first)
             : tensor);
   }
   return result;

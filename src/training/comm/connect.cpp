@@ -78,7 +78,7 @@ ProcessGroup make_group(
     throw;
   } catch (const std::exception& error) {
     if (!ranks_are_threads) {
-      give_culprit_time();
+      wait_for_first_failure();
     }
     throw CommError(str_cat(
         "[connect] Another rank exited while rank ",

@@ -169,7 +169,7 @@ StorePtr open_store(
           " s. Check that rank 0 is running, that the port is open and that no "
           "other program uses it"));
     }
-    give_culprit_time();
+    wait_for_first_failure();
     throw CommError(str_cat(
         where,
         " cannot connect to rank 0: ",
@@ -213,7 +213,7 @@ Deadline await_rank_0(
   bool is_said = false;
   do {
     if (*main_pid != 0 && !is_running(*main_pid)) {
-      give_culprit_time();
+      wait_for_first_failure();
       throw CommError(str_cat(
           "[connect] rank ",
           rank,

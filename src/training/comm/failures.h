@@ -20,7 +20,7 @@ inline bool is_timeout(const std::string& message) {
 
 /// Waits a moment. The launcher treats the first process that exits as the
 /// cause of a failure, so the rank that really failed must exit first.
-inline void give_culprit_time() {
+inline void wait_for_first_failure() {
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
 }
 

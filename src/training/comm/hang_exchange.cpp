@@ -105,7 +105,7 @@ std::function<std::optional<uint64_t>()> collective_counter(
 
 /// The state of the thread. It may outlive the exchange while the thread waits
 /// for the store.
-struct HangExchange::Talk {
+struct HangExchange::ThreadState {
   /// A separate connection; null if the store is gone.
   StorePtr store;
   Membership* membership = nullptr;
@@ -141,7 +141,7 @@ struct HangExchange::Talk {
   }
   void run() {
     try {
-      talk();
+      answer_queries();
     } catch (const std::exception&) {
       // The store is gone together with the rank that hosts it. Collectives
       // will report this.
@@ -154,9 +154,9 @@ struct HangExchange::Talk {
   /// Called before others can wait for this rank, so that they can name it.
   /// Afterwards the rank answers queries.
   void sign_in(const StorePtr& shared_store);
-  void talk();
+  void answer_queries();
   void look(c10d::Store& store);
-  void hear_verdict(c10d::Store& store);
+  void read_verdict(c10d::Store& store);
   void print(c10d::Store& store);
   void begin_asking() const {
     membership->asking_since =
@@ -186,11 +186,11 @@ SilentRank silent_rank(c10d::Store& store, int rank) {
   return silent;
 }
 
-// All `Talk`s of this process, to be ended with it.
-struct Talks {
-  static Talks& instance() {
-    static auto* talks = new Talks;
-    return *talks;
+// All exchange threads of this process, to be ended with it.
+struct OpenExchanges {
+  static OpenExchanges& instance() {
+    static auto* exchanges = new OpenExchanges;
+    return *exchanges;
   }
   std::mutex mutex;
   std::map<const c10d::ProcessGroup*, std::weak_ptr<HangExchange>> open;
@@ -198,12 +198,12 @@ struct Talks {
 };
 
 // Threads must stop using the store before static objects are destroyed.
-void end_talks() {
+void end_threads() {
   std::vector<std::function<void()>> ends;
   {
-    auto& talks = Talks::instance();
-    const std::lock_guard<std::mutex> lock(talks.mutex);
-    ends = talks.ends;
+    auto& exchanges = OpenExchanges::instance();
+    const std::lock_guard<std::mutex> lock(exchanges.mutex);
+    ends = exchanges.ends;
   }
   for (const auto& end : ends) {
     end();
@@ -212,7 +212,7 @@ void end_talks() {
 
 } // namespace
 
-void HangExchange::Talk::sign_in(const StorePtr& shared_store) {
+void HangExchange::ThreadState::sign_in(const StorePtr& shared_store) {
   const QuietLog quiet;
   begin_asking();
   try {
@@ -237,7 +237,7 @@ void HangExchange::Talk::sign_in(const StorePtr& shared_store) {
 }
 
 // The time until this rank must report, if that is before the next poll.
-std::chrono::milliseconds HangExchange::Talk::until_next() const {
+std::chrono::milliseconds HangExchange::ThreadState::until_next() const {
   const auto interval = Watchdog::interval_for(*membership, kBetweenQuestions);
   const auto since = Watchdog::instance().waits_since(*membership);
   if (!since || membership->threshold.count() == 0) {
@@ -248,7 +248,7 @@ std::chrono::milliseconds HangExchange::Talk::until_next() const {
   return left <= 0ms ? interval : std::min(interval, left + 1ms);
 }
 
-void HangExchange::Talk::talk() {
+void HangExchange::ThreadState::answer_queries() {
   if (!store) {
     return;
   }
@@ -257,7 +257,7 @@ void HangExchange::Talk::talk() {
   } while (pause(until_next()));
 }
 
-void HangExchange::Talk::look(c10d::Store& store) {
+void HangExchange::ThreadState::look(c10d::Store& store) {
   auto& watchdog = Watchdog::instance();
   // A lost connection needs no log message here.
   const QuietLog quiet;
@@ -266,7 +266,7 @@ void HangExchange::Talk::look(c10d::Store& store) {
     holder = silent_rank(store, 0);
     watchdog.set_store_holder(*membership, holder);
   }
-  hear_verdict(store);
+  read_verdict(store);
   const bool is_due = !answered && watchdog.is_due(*membership);
   if (is_due) {
     store.set(key("ask", round), bytes_of("1"));
@@ -283,7 +283,7 @@ void HangExchange::Talk::look(c10d::Store& store) {
       report.waits && watchdog.is_due(*membership),
       Watchdog::Clock::now() + print_patience() + kAnswerPatience};
   store.set(key("report", round, membership->rank), bytes_of(encode(report)));
-  watchdog.note_asked(*membership);
+  watchdog.note_queried(*membership);
   if (is_due && store.add(key("printer", round), 1) == 1) {
     print(store);
   }
@@ -292,7 +292,7 @@ void HangExchange::Talk::look(c10d::Store& store) {
 
 // A rank that the report does not name makes its own query later, because it
 // may have started to wait after the others had finished.
-void HangExchange::Talk::hear_verdict(c10d::Store& store) {
+void HangExchange::ThreadState::read_verdict(c10d::Store& store) {
   if (!answered) {
     return;
   }
@@ -311,12 +311,12 @@ void HangExchange::Talk::hear_verdict(c10d::Store& store) {
   }
 }
 
-std::chrono::milliseconds HangExchange::Talk::print_patience() const {
+std::chrono::milliseconds HangExchange::ThreadState::print_patience() const {
   return Watchdog::interval_for(*membership, kBetweenQuestions) +
          kAnswerPatience;
 }
 
-void HangExchange::Talk::print(c10d::Store& store) {
+void HangExchange::ThreadState::print(c10d::Store& store) {
   auto& watchdog = Watchdog::instance();
   std::set<int> missing;
   for (int rank = 0; rank < membership->world_size; ++rank) {
@@ -366,22 +366,22 @@ std::shared_ptr<HangExchange> HangExchange::watch(
   if (!store || group->getSize() == 1 || !is_between_processes(store)) {
     return nullptr;
   }
-  auto& talks = Talks::instance();
-  const std::lock_guard<std::mutex> lock(talks.mutex);
-  auto& known = talks.open[group.get()];
+  auto& exchanges = OpenExchanges::instance();
+  const std::lock_guard<std::mutex> lock(exchanges.mutex);
+  auto& known = exchanges.open[group.get()];
   auto exchange = known.lock();
   if (!exchange) {
     exchange = std::make_shared<HangExchange>(group, threshold);
     known = exchange;
-    talks.ends.push_back([weak = std::weak_ptr(exchange->talk_)] {
-      const auto talk = weak.lock();
-      if (!talk || talk->owner != getpid()) {
+    exchanges.ends.push_back([weak = std::weak_ptr(exchange->thread_)] {
+      const auto thread = weak.lock();
+      if (!thread || thread->owner != getpid()) {
         return;
       }
-      talk->stop();
-      std::unique_lock<std::mutex> ending(talk->mutex);
+      thread->stop();
+      std::unique_lock<std::mutex> ending(thread->mutex);
       // Do not wait for a store that does not answer.
-      talk->changed.wait_for(ending, 500ms, [&] { return talk->is_done; });
+      thread->changed.wait_for(ending, 500ms, [&] { return thread->is_done; });
     });
   }
   return exchange;
@@ -390,22 +390,22 @@ std::shared_ptr<HangExchange> HangExchange::watch(
 HangExchange::HangExchange(
     const GroupPtr& group,
     std::chrono::milliseconds threshold)
-    : talk_(std::make_shared<Talk>()) {
+    : thread_(std::make_shared<ThreadState>()) {
   auto membership = std::make_unique<Membership>();
   membership->rank = group->getRank();
   membership->world_size = group->getSize();
   membership->threshold = threshold;
   membership->num_collectives = collective_counter(group);
   membership_ = &Watchdog::instance().join(std::move(membership));
-  talk_->membership = membership_;
-  talk_->sign_in(group->getStore());
-  [[maybe_unused]] static const int registered = std::atexit(end_talks);
-  background_thread([talk = talk_] { talk->run(); }).detach();
+  thread_->membership = membership_;
+  thread_->sign_in(group->getStore());
+  [[maybe_unused]] static const int registered = std::atexit(end_threads);
+  background_thread([thread = thread_] { thread->run(); }).detach();
 }
 
 HangExchange::~HangExchange() {
   membership_->is_over = true;
-  talk_->stop();
+  thread_->stop();
 }
 
 } // namespace accelerate

@@ -35,8 +35,8 @@ class HangExchange {
   Membership& membership() { return *membership_; }
 
  private:
-  struct Talk;
-  std::shared_ptr<Talk> talk_;
+  struct ThreadState;
+  std::shared_ptr<ThreadState> thread_;
   Membership* membership_;
 };
 

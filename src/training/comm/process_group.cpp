@@ -192,7 +192,7 @@ at::Tensor ProcessGroup::Impl::carried(const at::Tensor& tensor) const {
   return plain.is_cpu() && substitute_ ? plain.to(*substitute_) : plain;
 }
 
-bool ProcessGroup::Impl::travels_as_cpu(c10::DeviceType device) const {
+bool ProcessGroup::Impl::shares_cpu_backend(c10::DeviceType device) const {
   if (device == c10::kCPU || !group_) {
     return true;
   }
@@ -406,7 +406,7 @@ void ProcessGroup::Impl::fail(
         cause));
   }
   if (!ranks_are_threads_) {
-    give_culprit_time();
+    wait_for_first_failure();
   }
   const std::string line = calling_line();
   throw CommError(str_cat(

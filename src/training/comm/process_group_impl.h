@@ -65,7 +65,7 @@ class ProcessGroup::Impl {
   at::Tensor carried(const at::Tensor& tensor) const;
   /// Whether the backend for CPU tensors also serves that device. Hosts wait
   /// for this backend.
-  bool travels_as_cpu(c10::DeviceType device) const;
+  bool shares_cpu_backend(c10::DeviceType device) const;
   /// Whether CPU tensors can be sent without a device.
   bool hosts_communicate() const { return !substitute_; }
   /// See `BackendEntry`. Applies to the backend of that device.

@@ -87,7 +87,7 @@ void roll_call(
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    give_culprit_time();
+    wait_for_first_failure();
     throw CommError(str_cat(
         "[connect] rank ",
         rank,

@@ -81,9 +81,9 @@ std::shared_ptr<RoundMaker>
 make_slice_rounds(const EpochPlan& plan, int64_t index, int64_t count);
 
 /// Worker threads that wait for the next epoch. Several loops may take workers.
-class WorkerShelf : public std::enable_shared_from_this<WorkerShelf> {
+class WorkerPool : public std::enable_shared_from_this<WorkerPool> {
  public:
-  /// The workers return to the shelf by themselves, as long as it exists.
+  /// The workers return to the pool by themselves, as long as it exists.
   std::shared_ptr<OrderedWorkers> take(int num_threads);
 
  private:
@@ -144,11 +144,11 @@ std::string message_of(const std::exception_ptr& error);
 /// Makes a stream for a rank that reads for itself.
 std::unique_ptr<BatchStream> make_local_stream(
     const EpochPlan& plan,
-    WorkerShelf& shelf);
+    WorkerPool& pool);
 /// Makes a stream for a run in which rank 0 reads for all (`dispatch.cpp`).
 std::unique_ptr<BatchStream> make_dispatch_stream(
     const EpochPlan& plan,
-    WorkerShelf& shelf);
+    WorkerPool& pool);
 /// Moves the batches of `stream` to the plan's device, one batch ahead on a
 /// GPU.
 std::unique_ptr<BatchStream> make_placing_stream(
@@ -158,7 +158,7 @@ std::unique_ptr<BatchStream> make_placing_stream(
 /// Makes a queue over `maker` with the plan's workers.
 std::unique_ptr<RoundQueue> make_queue(
     const EpochPlan& plan,
-    WorkerShelf& shelf,
+    WorkerPool& pool,
     std::shared_ptr<RoundMaker> maker,
     RoundQueue::Finish finish);
 /// Pins the tensors of a batch that goes to a GPU.

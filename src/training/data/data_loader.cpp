@@ -79,8 +79,8 @@ struct AnyDataLoader::State final : Stateful {
   /// The size of the data set; that of rank 0's if rank 0 reads.
   int64_t num_samples = 0;
   bool is_prepared = false;
-  std::shared_ptr<detail::WorkerShelf> shelf =
-      std::make_shared<detail::WorkerShelf>();
+  std::shared_ptr<detail::WorkerPool> pool =
+      std::make_shared<detail::WorkerPool>();
 
   /// The epoch of the next loop.
   int64_t next_epoch = 0;
@@ -93,11 +93,11 @@ struct AnyDataLoader::State final : Stateful {
   bool is_open = false;
   /// The current batch, if there is one: `num_done` before this batch, and the
   /// number of backwards when it was returned.
-  struct Hand {
+  struct CurrentBatch {
     int64_t num_done_before = 0;
     int64_t total_backwards = 0;
   };
-  std::optional<Hand> in_hand;
+  std::optional<CurrentBatch> current_batch;
 
   detail::EpochPlan plan(int64_t epoch, int64_t num_done) const {
     return {
@@ -156,11 +156,11 @@ namespace {
 
 std::unique_ptr<BatchStream> make_stream(
     const EpochPlan& plan,
-    WorkerShelf& shelf) {
+    WorkerPool& pool) {
   return make_placing_stream(
       plan,
-      plan.is_dispatched() ? make_dispatch_stream(plan, shelf)
-                           : make_local_stream(plan, shelf));
+      plan.is_dispatched() ? make_dispatch_stream(plan, pool)
+                           : make_local_stream(plan, pool));
 }
 
 class Cursor final : public BatchCursor {
@@ -311,7 +311,7 @@ std::unique_ptr<detail::BatchCursor> AnyDataLoader::open() {
   const auto plan = state.plan(epoch, first);
   const int64_t full_size = state.options.batch_sampler ? 0 : plan.per_rank();
   auto cursor = std::make_unique<detail::Cursor>(
-      detail::make_stream(plan, *state.shelf),
+      detail::make_stream(plan, *state.pool),
       state.context.step_state ? state.context.step_state->open_feed(full_size)
                                : nullptr);
   // Set only now, so that the next loop tries the same epoch again if opening
@@ -322,8 +322,8 @@ std::unique_ptr<detail::BatchCursor> AnyDataLoader::open() {
   state.epoch = epoch;
   state.num_done = first;
   state.is_open = true;
-  state.in_hand.reset();
-  // A weak pointer, because threads on the shelf live as long as the loader,
+  state.current_batch.reset();
+  // A weak pointer, because threads on the pool live as long as the loader,
   // not as its last loop.
   using Event = detail::Cursor::Event;
   cursor->set_listener([weak = std::weak_ptr<State>(state_),
@@ -334,11 +334,11 @@ std::unique_ptr<detail::BatchCursor> AnyDataLoader::open() {
     if (!state || state->running != self) {
       return;
     }
-    state->in_hand.reset();
+    state->current_batch.reset();
     switch (event) {
       case Event::kHandedOut:
         if (const auto& step = state->context.step_state) {
-          state->in_hand = {state->num_done, step->total_backwards()};
+          state->current_batch = {state->num_done, step->total_backwards()};
         }
         [[fallthrough]];
       case Event::kFailed:
@@ -407,9 +407,10 @@ StateDict AnyDataLoader::State::state_dict() const {
   if (running == nullptr || !is_open) {
     return state_at(next_epoch, next_num_done);
   }
-  const bool is_unused = in_hand && context.step_state->total_backwards() ==
-                                        in_hand->total_backwards;
-  return state_at(epoch, is_unused ? in_hand->num_done_before : num_done);
+  const bool is_unused =
+      current_batch &&
+      context.step_state->total_backwards() == current_batch->total_backwards;
+  return state_at(epoch, is_unused ? current_batch->num_done_before : num_done);
 }
 
 StateDict AnyDataLoader::State::handed_out() const {

@@ -106,7 +106,7 @@ class PeerStream final : public BatchStream {
 
 std::unique_ptr<BatchStream> make_dispatch_stream(
     const EpochPlan& plan,
-    WorkerShelf& shelf) {
+    WorkerPool& pool) {
   if (plan.context.shard.rank != 0) {
     return std::make_unique<PeerStream>(plan);
   }
@@ -126,7 +126,7 @@ std::unique_ptr<BatchStream> make_dispatch_stream(
   return std::make_unique<RootStream>(plan, [&] {
     return make_queue(
         plan,
-        shelf,
+        pool,
         plan.is_stream() ? make_stream_rounds(plan, ranks)
                          : make_map_rounds(plan, ranks),
         finish);

@@ -186,7 +186,7 @@ ImageTransform normalize(
         "one mean and one positive deviation per channel, or one of each for "
         "all channels");
   }
-  const auto num_numbers =
+  const auto num_values =
       static_cast<int64_t>(std::max(mean.size(), deviation.size()));
   if (std::min(mean.size(), deviation.size()) != 1 &&
       mean.size() != deviation.size()) {
@@ -199,17 +199,17 @@ ImageTransform normalize(
         "each for all channels"));
   }
   return
-      [shift = as_channels(mean), scale = as_channels(deviation), num_numbers](
+      [shift = as_channels(mean), scale = as_channels(deviation), num_values](
           const at::Tensor& image, at::Generator&) {
         const auto numbers = image.scalar_type() == at::kByte
                                  ? image.to(at::kFloat).div_(255)
                                  : image.to(at::kFloat);
-        if (num_numbers != 1 && num_numbers != image.size(0)) {
+        if (num_values != 1 && num_values != image.size(0)) {
           throw UsageError(str_cat(
               "[normalize] The image has ",
               image.size(0),
               " channels, but there are ",
-              num_numbers,
+              num_values,
               " means and deviations"));
         }
         return numbers.sub(shift).div_(scale);

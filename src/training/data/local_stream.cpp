@@ -201,7 +201,7 @@ class AgreedStream final : public BatchStream {
 
 std::unique_ptr<BatchStream> make_slice_stream(
     const EpochPlan& plan,
-    WorkerShelf& shelf,
+    WorkerPool& pool,
     const RoundQueue::Finish& finish) {
   const int64_t per_rank = std::max(plan.options.num_workers, 1);
   const int64_t count = per_rank * plan.context.shard.world_size;
@@ -210,7 +210,7 @@ std::unique_ptr<BatchStream> make_slice_stream(
     for (int64_t i = 0; i < per_rank; ++i) {
       queues.push_back(make_queue(
           plan,
-          shelf,
+          pool,
           make_slice_rounds(
               plan, plan.context.shard.rank * per_rank + i, count),
           finish));
@@ -233,18 +233,18 @@ std::unique_ptr<BatchStream> make_slice_stream(
 
 std::unique_ptr<BatchStream> make_local_stream(
     const EpochPlan& plan,
-    WorkerShelf& shelf) {
+    WorkerPool& pool) {
   const auto finish = [plan](Item& item, size_t) {
     pin_for_device(plan, item);
   };
   if (plan.shards_itself()) {
-    return make_slice_stream(plan, shelf, finish);
+    return make_slice_stream(plan, pool, finish);
   }
   const std::vector<int> ranks = {plan.context.shard.rank};
   std::vector<std::unique_ptr<RoundQueue>> queues;
   queues.push_back(make_queue(
       plan,
-      shelf,
+      pool,
       plan.is_stream() ? make_stream_rounds(plan, ranks)
                        : make_map_rounds(plan, ranks),
       finish));

@@ -27,7 +27,7 @@ void keep_operators_in_this_thread() {
 
 } // namespace
 
-std::shared_ptr<OrderedWorkers> WorkerShelf::take(int num_threads) {
+std::shared_ptr<OrderedWorkers> WorkerPool::take(int num_threads) {
   std::unique_ptr<OrderedWorkers> workers;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -40,9 +40,9 @@ std::shared_ptr<OrderedWorkers> WorkerShelf::take(int num_threads) {
     workers = std::make_unique<OrderedWorkers>(
         num_threads, keep_operators_in_this_thread);
   }
-  return {workers.release(), [shelf = weak_from_this()](OrderedWorkers* used) {
+  return {workers.release(), [pool = weak_from_this()](OrderedWorkers* used) {
             std::unique_ptr<OrderedWorkers> owned(used);
-            if (const auto home = shelf.lock()) {
+            if (const auto home = pool.lock()) {
               const std::lock_guard<std::mutex> lock(home->mutex_);
               home->idle_.push_back(std::move(owned));
             }
@@ -98,7 +98,7 @@ Round RoundQueue::next() {
 
 std::unique_ptr<RoundQueue> make_queue(
     const EpochPlan& plan,
-    WorkerShelf& shelf,
+    WorkerPool& pool,
     std::shared_ptr<RoundMaker> maker,
     RoundQueue::Finish finish) {
   const bool is_sequential = maker->num_rounds() == RoundMaker::kUnknown;
@@ -107,7 +107,7 @@ std::unique_ptr<RoundQueue> make_queue(
   return std::make_unique<RoundQueue>(
       std::move(maker),
       std::move(finish),
-      num_threads > 0 ? shelf.take(num_threads) : nullptr,
+      num_threads > 0 ? pool.take(num_threads) : nullptr,
       num_threads * plan.options.prefetch_factor);
 }
 

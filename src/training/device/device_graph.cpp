@@ -59,13 +59,13 @@ bool is_recording_graph(c10::Device device) {
   return recorder != nullptr && recorder->is_recording();
 }
 
-WaitWatch::WaitWatch(c10::Device device) {
+WaitDetector::WaitDetector(c10::Device device) {
   if (const auto* recorder = recorder_of(device)) {
     observer_ = recorder->observe_waits();
   }
 }
 
-bool WaitWatch::has_waited() const {
+bool WaitDetector::has_waited() const {
   return observer_ && observer_->has_waited();
 }
 

@@ -68,9 +68,9 @@ std::unique_ptr<DeviceGraph> record_graph(
 bool is_recording_graph(c10::Device device);
 
 /// The `WaitObserver` of a device. Detects nothing if the device has none.
-class WaitWatch {
+class WaitDetector {
  public:
-  explicit WaitWatch(c10::Device device);
+  explicit WaitDetector(c10::Device device);
   bool has_waited() const;
 
  private:

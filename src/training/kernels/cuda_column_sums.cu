@@ -156,12 +156,12 @@ __global__ void __launch_bounds__(kRowThreads)
 const char* gelu(
     Number type,
     const void* inner,
-    int64_t num_numbers,
+    int64_t num_elements,
     void* result,
     void* stream) {
   with_type(type, [&](auto zero) {
     using T = decltype(zero);
-    const int64_t num_packs = num_numbers / Pack<T>::kSize;
+    const int64_t num_packs = num_elements / Pack<T>::kSize;
     constexpr int64_t kBlockPacks = kRowThreads * kGeluPacks;
     gelu_packs<T>
         <<<static_cast<unsigned>((num_packs + kBlockPacks - 1) / kBlockPacks),

@@ -155,7 +155,7 @@ const char* sum_columns(
 const char* gelu(
     Number type,
     const void* inner,
-    int64_t num_numbers,
+    int64_t num_elements,
     void* result,
     void* stream);
 

@@ -151,8 +151,8 @@ class ACCELERATE_INTERNAL OptimizerStep : public Stateful, public SliceHolder {
   /// which the device has skipped it; undefined if there is no flag. Replays
   /// call it.
   bool is_done() const { return is_done_; }
-  /// The index in `StepState::Shared`; empty if all gradients stay on this
-  /// process.
+  /// The index in `StepState::UpdateCounts`; empty if all gradients stay on
+  /// this process.
   std::optional<size_t> index() const { return index_; }
   /// Whether it still has synchronised gradients, because `zero_grad` was not
   /// called since.
@@ -218,7 +218,7 @@ class ACCELERATE_INTERNAL OptimizerStep : public Stateful, public SliceHolder {
   std::vector<std::weak_ptr<ParallelEngine>> engines_;
   /// Maps trained tensors to their index in `owned_`.
   std::unordered_map<const c10::TensorImpl*, size_t> owner_of_;
-  /// The index in `StepState::Shared`, if any of the engines synchronises
+  /// The index in `StepState::UpdateCounts`, if any of the engines synchronises
   /// gradients.
   std::optional<size_t> index_;
   /// `StepState::num_synchronised` at the last `zero_grad`.

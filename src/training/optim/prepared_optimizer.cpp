@@ -9,31 +9,31 @@ namespace accelerate {
 namespace {
 
 /// The prepared step and the schedulers of one optimizer.
-struct Made {
+struct PreparedObjects {
   std::vector<std::weak_ptr<OptimizerStep>> steps;
   std::vector<std::weak_ptr<Stateful>> schedulers;
 };
 
-struct AllMade {
+struct PreparedRegistry {
   std::mutex mutex;
-  std::map<const torch::optim::Optimizer*, Made> by_optimizer;
+  std::map<const torch::optim::Optimizer*, PreparedObjects> by_optimizer;
 };
 
-AllMade& all_made() {
-  static auto* all = new AllMade;
+PreparedRegistry& prepared_registry() {
+  static auto* all = new PreparedRegistry;
   return *all;
 }
 
 /// Steps and schedulers refer to their optimizer, which therefore outlives
 /// them. So an entry in use never has the address of another optimizer.
 template <class Work>
-void with_made(const torch::optim::Optimizer& optimizer, Work&& work) {
-  auto& [mutex, by_optimizer] = all_made();
+void with_prepared(const torch::optim::Optimizer& optimizer, Work&& work) {
+  auto& [mutex, by_optimizer] = prepared_registry();
   const std::lock_guard lock(mutex);
   const auto is_gone = [](const auto& object) { return object.expired(); };
-  for (auto& [key, made] : by_optimizer) {
-    std::erase_if(made.steps, is_gone);
-    std::erase_if(made.schedulers, is_gone);
+  for (auto& [key, prepared] : by_optimizer) {
+    std::erase_if(prepared.steps, is_gone);
+    std::erase_if(prepared.schedulers, is_gone);
   }
   std::erase_if(by_optimizer, [](const auto& entry) {
     return entry.second.steps.empty() && entry.second.schedulers.empty();
@@ -46,9 +46,9 @@ void with_made(const torch::optim::Optimizer& optimizer, Work&& work) {
 void note_prepared(
     const torch::optim::Optimizer& optimizer,
     const std::shared_ptr<OptimizerStep>& step) {
-  with_made(optimizer, [&](Made& made) {
-    made.steps.push_back(step);
-    for (const auto& scheduler : made.schedulers) {
+  with_prepared(optimizer, [&](PreparedObjects& prepared) {
+    prepared.steps.push_back(step);
+    for (const auto& scheduler : prepared.schedulers) {
       if (const auto living = scheduler.lock()) {
         step->add_scheduler(living);
       }
@@ -59,9 +59,9 @@ void note_prepared(
 void note_scheduler(
     const torch::optim::Optimizer& optimizer,
     const std::shared_ptr<Stateful>& scheduler) {
-  with_made(optimizer, [&](Made& made) {
-    made.schedulers.push_back(scheduler);
-    for (const auto& step : made.steps) {
+  with_prepared(optimizer, [&](PreparedObjects& prepared) {
+    prepared.schedulers.push_back(scheduler);
+    for (const auto& step : prepared.steps) {
       if (const auto living = step.lock()) {
         living->add_scheduler(scheduler);
       }

@@ -203,10 +203,10 @@ class DdpLayer final : public ForwardLayer,
     }
     int root = 0;
     if (join_) {
-      const auto news =
+      const auto announced =
           join_->announce(JoinEvent::kForward, join_index_, records, sync_);
-      root = news.last_active;
-      set_divisor(news);
+      root = announced.last_active;
+      set_divisor(announced);
     }
     if (records && sync_ && !has_shared_order_ && lays_out_anew() && !join_) {
       share_order();
@@ -322,8 +322,8 @@ class DdpLayer final : public ForwardLayer,
       return;
     }
     has_unsent_ = has_unsent_ || !sync_;
-    arrival_ = !sync_ || is_awaiting_ ? GradientArrival::kMet
-                                      : GradientArrival::kStayed;
+    arrival_ = !sync_ || is_awaiting_ ? GradientArrival::kSynchronised
+                                      : GradientArrival::kLocal;
     // If parameters may be unused, the reducer knows which ones it waits for.
     if (sync_ && is_awaiting_ && (finds_unused() || have_all_come)) {
       end_reduction();
@@ -456,10 +456,10 @@ class DdpLayer final : public ForwardLayer,
         nullptr, /*useStaticWorldSize=*/true);
   }
 
-  void match(const JoinNews& news) override {
+  void match(const JoinAnnouncement& announced) override {
     group_.guard("join_uneven_inputs", [&] {
-      if (news.event == JoinEvent::kForward) {
-        match_forward(news);
+      if (announced.event == JoinEvent::kForward) {
+        match_forward(announced);
       } else {
         match_backward();
       }
@@ -739,21 +739,21 @@ class DdpLayer final : public ForwardLayer,
     then();
   }
 
-  void set_divisor(const JoinNews& news) {
-    compression_->divisor = join_->divisor(news);
-    if (news.records && news.syncs && join_->divides_by_active()) {
+  void set_divisor(const JoinAnnouncement& announced) {
+    compression_->divisor = join_->divisor(announced);
+    if (announced.records && announced.syncs && join_->divides_by_active()) {
       reducer_->set_forward_pass_work_handle(
-          c10::make_intrusive<KnownCount>(news.num_active),
+          c10::make_intrusive<KnownCount>(announced.num_active),
           /*useStaticWorldSize=*/false);
     }
   }
 
-  void match_forward(const JoinNews& news) {
-    compression_->divisor = join_->divisor(news);
-    if (news.records && news.syncs) {
+  void match_forward(const JoinAnnouncement& announced) {
+    compression_->divisor = join_->divisor(announced);
+    if (announced.records && announced.syncs) {
       name_unused_parameters(names_, [&] { rebuild_buckets(); });
     }
-    share_buffers(news.last_active, news.records && news.syncs);
+    share_buffers(announced.last_active, announced.records && announced.syncs);
   }
 
   void match_backward() {

@@ -27,7 +27,7 @@ constexpr int64_t kTrains = 1;
 JoinChannel::JoinChannel(ProcessGroup group, JoinOptions options)
     : group_(std::move(group)), options_(options) {}
 
-JoinNews JoinChannel::announce(
+JoinAnnouncement JoinChannel::announce(
     JoinEvent event,
     int64_t model,
     bool records,
@@ -41,38 +41,38 @@ JoinNews JoinChannel::announce(
       kTrains);
 }
 
-std::optional<JoinNews> JoinChannel::listen(int64_t num_unfinished) {
+std::optional<JoinAnnouncement> JoinChannel::listen(int64_t num_unfinished) {
   return exchange({}, -num_unfinished);
 }
 
-int64_t JoinChannel::divisor(const JoinNews& news) const {
-  return divides_by_active() ? news.num_active : group_.world_size();
+int64_t JoinChannel::divisor(const JoinAnnouncement& announced) const {
+  return divides_by_active() ? announced.num_active : group_.world_size();
 }
 
 // Every value is sent together with its negative. The maxima of both agree only
 // if all ranks have sent the same value. The status of each rank follows.
-std::optional<JoinNews> JoinChannel::exchange(
+std::optional<JoinAnnouncement> JoinChannel::exchange(
     const std::vector<int64_t>& facts,
-    int64_t standing) {
+    int64_t status) {
   const auto world_size = static_cast<size_t>(group_.world_size());
   std::vector<int64_t> message(2 * kNumFacts + world_size, kNothing);
   for (size_t i = 0; i < facts.size(); ++i) {
     message[2 * i] = facts[i];
     message[2 * i + 1] = -facts[i];
   }
-  message[2 * kNumFacts + static_cast<size_t>(group_.rank())] = standing;
+  message[2 * kNumFacts + static_cast<size_t>(group_.rank())] = status;
   auto shared = at::tensor(message, at::kLong);
   group_.all_reduce(shared, ReduceOp::kMax);
   const auto* seen = shared.const_data_ptr<int64_t>();
 
-  JoinNews news;
+  JoinAnnouncement announced;
   for (size_t rank = 0; rank < world_size; ++rank) {
     if (seen[2 * kNumFacts + rank] == kTrains) {
-      ++news.num_active;
-      news.last_active = static_cast<int>(rank);
+      ++announced.num_active;
+      announced.last_active = static_cast<int>(rank);
     }
   }
-  if (news.num_active == 0) {
+  if (announced.num_active == 0) {
     unfinished_of_ranks_.clear();
     for (size_t rank = 0; rank < world_size; ++rank) {
       unfinished_of_ranks_.push_back(-seen[2 * kNumFacts + rank]);
@@ -97,12 +97,12 @@ std::optional<JoinNews> JoinChannel::exchange(
           ". Use the models in the same way on all ranks"));
     }
   }
-  news.event = static_cast<JoinEvent>(seen[0]);
-  news.model = seen[2];
-  news.records = seen[4] != 0;
-  news.syncs = seen[6] != 0;
-  last_trained_ = news.last_active;
-  return news;
+  announced.event = static_cast<JoinEvent>(seen[0]);
+  announced.model = seen[2];
+  announced.records = seen[4] != 0;
+  announced.syncs = seen[6] != 0;
+  last_trained_ = announced.last_active;
+  return announced;
 }
 
 StepReductions::StepReductions(ProcessGroup group, c10::Device device)
@@ -113,7 +113,7 @@ int64_t StepReductions::reduce(at::Tensor& numbers, ReduceOp op) {
     group_.all_reduce(numbers, op);
     return group_.world_size();
   }
-  const auto news = join_->announce(
+  const auto announced = join_->announce(
       JoinEvent::kReduction,
       numbers.numel(),
       numbers.scalar_type() == at::kDouble,
@@ -121,7 +121,7 @@ int64_t StepReductions::reduce(at::Tensor& numbers, ReduceOp op) {
   auto shared = numbers.reshape({-1}).to(device_);
   group_.all_reduce(shared, op);
   numbers = shared.view(numbers.sizes()).to(numbers.device());
-  return join_->divisor(news);
+  return join_->divisor(announced);
 }
 
 void StepReductions::begin_join(
@@ -153,12 +153,12 @@ int64_t StepReductions::num_unfinished() const {
   return unfinished_ ? unfinished_(joined_) : 0;
 }
 
-void StepReductions::match(const JoinNews& news) const {
+void StepReductions::match(const JoinAnnouncement& announced) const {
   auto numbers = at::zeros(
-      {news.model},
+      {announced.model},
       at::TensorOptions(device_).dtype(
-          news.records ? at::kDouble : at::kFloat));
-  group_.all_reduce(numbers, news.syncs ? ReduceOp::kSum : ReduceOp::kMax);
+          announced.records ? at::kDouble : at::kFloat));
+  group_.all_reduce(numbers, announced.syncs ? ReduceOp::kSum : ReduceOp::kMax);
 }
 
 void StepReductions::share(int root) const {
@@ -224,7 +224,7 @@ JoinGuard::~JoinGuard() noexcept(false) {
     return;
   }
   try {
-    match_the_others();
+    match_collectives();
   } catch (...) {
     leave();
     throw;
@@ -232,14 +232,15 @@ JoinGuard::~JoinGuard() noexcept(false) {
   leave();
 }
 
-void JoinGuard::match_the_others() {
+void JoinGuard::match_collectives() {
   const auto num_unfinished = reductions_->num_unfinished();
-  while (const auto news = channel_->listen(num_unfinished)) {
-    if (news->event == JoinEvent::kReduction) {
-      reductions_->match(*news);
+  while (const auto announced = channel_->listen(num_unfinished)) {
+    if (announced->event == JoinEvent::kReduction) {
+      reductions_->match(*announced);
     } else {
       // Only a joinable model can be announced.
-      engines_[static_cast<size_t>(news->model)]->joinable()->match(*news);
+      engines_[static_cast<size_t>(announced->model)]->joinable()->match(
+          *announced);
     }
   }
   if (const auto root = channel_->last_trained()) {

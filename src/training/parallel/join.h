@@ -18,7 +18,7 @@ namespace accelerate {
 enum class JoinEvent : int64_t { kForward, kBackward, kReduction };
 
 /// The next action of all training ranks.
-struct JoinNews {
+struct JoinAnnouncement {
   JoinEvent event = JoinEvent::kForward;
   /// The index of the guard's model; for a reduction, the number of elements.
   int64_t model = 0;
@@ -43,10 +43,11 @@ class JoinChannel {
   }
 
   /// Throws `MismatchError` if ranks announce different things.
-  JoinNews announce(JoinEvent event, int64_t model, bool records, bool syncs);
+  JoinAnnouncement
+  announce(JoinEvent event, int64_t model, bool records, bool syncs);
   /// Called by a finished rank with `num_unfinished` micro-batches in
   /// incomplete accumulations. Empty when all ranks have finished.
-  std::optional<JoinNews> listen(int64_t num_unfinished);
+  std::optional<JoinAnnouncement> listen(int64_t num_unfinished);
   /// The `num_unfinished` of each rank when the last rank finished.
   const std::vector<int64_t>& unfinished_of_ranks() const {
     return unfinished_of_ranks_;
@@ -56,15 +57,15 @@ class JoinChannel {
   /// had a batch.
   std::optional<int> last_trained() const { return last_trained_; }
   /// The number by which synchronised gradients are divided.
-  int64_t divisor(const JoinNews& news) const;
+  int64_t divisor(const JoinAnnouncement& announced) const;
   bool divides_by_active() const {
     return !options_.divide_by_initial_world_size;
   }
 
  private:
-  std::optional<JoinNews> exchange(
+  std::optional<JoinAnnouncement> exchange(
       const std::vector<int64_t>& facts,
-      int64_t standing);
+      int64_t status);
 
   ProcessGroup group_;
   JoinOptions options_;
@@ -114,7 +115,7 @@ class ACCELERATE_INTERNAL StepReductions {
   bool leaves_out(const ParallelEngine& engine) const;
   int64_t num_unfinished() const;
   /// Called on a rank without batches: makes the matching reduction.
-  void match(const JoinNews& news) const;
+  void match(const JoinAnnouncement& announced) const;
   void share(int root) const;
 
  private:

@@ -8,7 +8,7 @@
 namespace accelerate {
 
 class JoinChannel;
-struct JoinNews;
+struct JoinAnnouncement;
 
 /// The interface of an engine that a `JoinGuard` uses.
 class Joinable {
@@ -21,7 +21,7 @@ class Joinable {
   virtual void end_join() = 0;
   /// On a rank without batches: makes the collectives that match those of the
   /// other ranks.
-  virtual void match(const JoinNews& news) = 0;
+  virtual void match(const JoinAnnouncement& announced) = 0;
   /// Broadcasts the parameters and buffers of `root` to all ranks.
   virtual void share_all(int root) = 0;
 

@@ -31,10 +31,10 @@ enum class GradientArrival {
   kNone,
   /// The gradients were synchronised, or will be at the end of the
   /// accumulation.
-  kMet,
+  kSynchronised,
   /// The gradients stayed local, because no forward that they belong to was
   /// announced.
-  kStayed,
+  kLocal,
 };
 
 /// How gradients are cleared after use.

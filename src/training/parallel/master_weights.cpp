@@ -249,7 +249,7 @@ class MasterLayer final : public ForwardLayer,
                                .dtype(at::kFloat)
                                .requires_grad(false);
       auto flat =
-          layout_.allocate(MemoryUse::kParameters, unit.num_numbers, options);
+          layout_.allocate(MemoryUse::kParameters, unit.num_elements, options);
       const auto values = layout_.views(unit, flat, weights_);
       for (size_t i = 0; i < members.size(); ++i) {
         values[i].copy_(weights_[members[i]].detach());
@@ -298,7 +298,7 @@ class MasterLayer final : public ForwardLayer,
       for (const auto& unit : units_) {
         const auto flat = layout_.reserve(
             MemoryUse::kGradients,
-            unit.num_numbers,
+            unit.num_elements,
             master_values_[unit.parameters.front()].options());
         const auto views = layout_.views(unit, flat, weights_);
         for (size_t i = 0; i < views.size(); ++i) {

@@ -56,9 +56,9 @@ void MemoryLayout::set_units(
             ". Use one dtype and device per unit"));
       }
       const int64_t offset =
-          (unit.num_numbers + alignment - 1) / alignment * alignment;
+          (unit.num_elements + alignment - 1) / alignment * alignment;
       unit.offsets.push_back(offset);
-      unit.num_numbers = offset + parameter.numel();
+      unit.num_elements = offset + parameter.numel();
     }
     unit.parameters = std::move(members);
     units_.push_back(std::move(unit));
@@ -67,17 +67,17 @@ void MemoryLayout::set_units(
 
 at::Tensor MemoryLayout::reserve(
     MemoryUse use,
-    int64_t num_numbers,
+    int64_t num_elements,
     const at::TensorOptions& options) const {
   auto* target = allocator(use);
   const auto num_bytes =
-      static_cast<size_t>(num_numbers) * options.dtype().itemsize();
+      static_cast<size_t>(num_elements) * options.dtype().itemsize();
   if (target == nullptr && options.device().is_cpu() &&
       !options.pinned_memory() && num_bytes >= kSmallestPages) {
     target = &page_allocator();
   }
   if (target == nullptr) {
-    return at::empty({num_numbers}, options);
+    return at::empty({num_elements}, options);
   }
   return at::empty({0}, options)
       .set_(
@@ -88,14 +88,14 @@ at::Tensor MemoryLayout::reserve(
               target,
               /*resizable=*/false),
           0,
-          {num_numbers});
+          {num_elements});
 }
 
 at::Tensor MemoryLayout::allocate(
     MemoryUse use,
-    int64_t num_numbers,
+    int64_t num_elements,
     const at::TensorOptions& options) const {
-  return reserve(use, num_numbers, options).zero_();
+  return reserve(use, num_elements, options).zero_();
 }
 
 std::vector<at::Tensor> MemoryLayout::views(

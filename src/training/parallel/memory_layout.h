@@ -27,7 +27,7 @@ class ACCELERATE_INTERNAL MemoryLayout {
     /// The offset of each parameter, in elements from the beginning of the
     /// unit.
     std::vector<int64_t> offsets = {};
-    int64_t num_numbers = 0;
+    int64_t num_elements = 0;
   };
 
   MemoryLayout() = default;
@@ -43,15 +43,15 @@ class ACCELERATE_INTERNAL MemoryLayout {
   /// Empty if every parameter keeps the memory of its model.
   const std::vector<Unit>& units() const { return units_; }
 
-  /// An uninitialised flat tensor of `num_numbers` elements.
+  /// An uninitialised flat tensor of `num_elements` elements.
   at::Tensor reserve(
       MemoryUse use,
-      int64_t num_numbers,
+      int64_t num_elements,
       const at::TensorOptions& options) const;
   /// Like `reserve`, but filled with zeros.
   at::Tensor allocate(
       MemoryUse use,
-      int64_t num_numbers,
+      int64_t num_elements,
       const at::TensorOptions& options) const;
   /// Views of a unit's flat tensor, with the shapes of its parameters.
   std::vector<at::Tensor> views(

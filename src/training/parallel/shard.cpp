@@ -108,7 +108,8 @@ class ShardLayer final : public ForwardLayer,
     }
   }
   GradientArrival arrival() const override {
-    return whole_.has_arrived() ? GradientArrival::kMet : gradients_->arrival();
+    return whole_.has_arrived() ? GradientArrival::kSynchronised
+                                : gradients_->arrival();
   }
 
   // --- gradients ------------------------------------------------------------
@@ -164,7 +165,7 @@ class ShardLayer final : public ForwardLayer,
     }
     const auto& slice = model_.slice_of(parameter);
     const bool has_whole =
-        model_.unit_of(slice).has_whole() && !gathers_.is_stale();
+        model_.unit_of(slice).shard_is_view_of_whole() && !gathers_.is_stale();
     return has_whole ? model_.whole_of(slice) : at::Tensor();
   }
 
@@ -202,7 +203,7 @@ class ShardLayer final : public ForwardLayer,
     for (const auto& unit : model_.units()) {
       announce(model_.group(), str_cat("gather of ", unit.name, " to save it"));
       auto flat = layout_.reserve(
-          MemoryUse::kParameters, unit.num_numbers, unit.trained_options);
+          MemoryUse::kParameters, unit.num_elements, unit.trained_options);
       model_.group().all_gather_into(flat, unit.shard.to(flat.device()));
       for (size_t i = 0; keep && i < unit.members.size(); ++i) {
         const auto& parameter = model_.model().parameters[unit.members[i]];

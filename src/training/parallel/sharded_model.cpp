@@ -154,17 +154,17 @@ bool ShardedModel::add_unit() {
   unit.offsets = laid.offsets;
   unit.is_trained = first.requires_grad();
   const int64_t granule = kShardAlignment * group_.world_size();
-  unit.num_numbers =
-      std::max<int64_t>(1, (laid.num_numbers + granule - 1) / granule) *
+  unit.num_elements =
+      std::max<int64_t>(1, (laid.num_elements + granule - 1) / granule) *
       granule;
-  unit.num_own = unit.num_numbers / group_.world_size();
+  unit.shard_size = unit.num_elements / group_.world_size();
   unit.used_options = first.options().requires_grad(false).device(device_);
   unit.trained_options = unit.used_options;
   if (weights_ && is_cast(first)) {
     unit.used_options = unit.used_options.dtype(*weights_);
     unit.trained_options = unit.trained_options.dtype(at::kFloat);
   }
-  unit.own_options =
+  unit.shard_options =
       is_offloaded() ? unit.trained_options.device(at::kCPU).pinned_memory(true)
                      : unit.trained_options;
 
@@ -181,7 +181,7 @@ bool ShardedModel::add_unit() {
 /// The whole values of rank 0, in the dtype of training.
 at::Tensor ShardedModel::share_values(const ShardUnit& unit) const {
   auto flat = layout_.allocate(
-      MemoryUse::kParameters, unit.num_numbers, unit.trained_options);
+      MemoryUse::kParameters, unit.num_elements, unit.trained_options);
   for (size_t i = 0; i < unit.members.size(); ++i) {
     const auto& parameter = model_.parameters[unit.members[i]];
     const auto values = unit.member_of(flat, i, parameter.numel());
@@ -198,7 +198,7 @@ at::Tensor ShardedModel::share_values(const ShardUnit& unit) const {
 }
 
 void ShardedModel::read_shard(ShardUnit& unit) const {
-  unit.shard = reserve_own(MemoryUse::kParameters, unit).zero_();
+  unit.shard = reserve_shard(MemoryUse::kParameters, unit).zero_();
   for (size_t i = 0; i < unit.members.size(); ++i) {
     const auto slice = make_slice(unit, i);
     if (!slice.pieces.empty()) {
@@ -214,7 +214,8 @@ ShardSlice ShardedModel::make_slice(const ShardUnit& unit, size_t member)
   const auto offset = unit.offsets[member];
   ShardSlice slice{.unit = unit.index, .member = member};
   slice.layout = {
-      .placements = {{MeshDimension::kShard, FlatShard{offset, unit.num_own}}},
+      .placements =
+          {{MeshDimension::kShard, FlatShard{offset, unit.shard_size}}},
       .memory = memory_};
   slice.pieces = pieces_of(
       parameter.sizes().vec(),
@@ -224,21 +225,22 @@ ShardSlice ShardedModel::make_slice(const ShardUnit& unit, size_t member)
   // An empty range has no position in the shard.
   const auto begin = slice.pieces.empty() ? 0
                                           : offset + slice.begin() -
-                                                unit.num_own * group_.rank();
+                                                unit.shard_size * group_.rank();
   slice.own = unit.shard.narrow(0, begin, num_elements(slice.pieces)).detach();
   return slice;
 }
 
 /// `flat` must contain the whole values in the dtype of training.
 void ShardedModel::place_unit(ShardUnit& unit, const at::Tensor& flat) {
-  const auto own = flat.narrow(0, unit.num_own * group_.rank(), unit.num_own);
+  const auto own =
+      flat.narrow(0, unit.shard_size * group_.rank(), unit.shard_size);
   const bool shares = !is_gathered() && !is_offloaded() &&
                       unit.used_options.dtype() == flat.dtype();
   if (shares) {
     unit.whole = flat;
     unit.shard = own;
   } else {
-    unit.shard = reserve_own(MemoryUse::kParameters, unit).copy_(own);
+    unit.shard = reserve_shard(MemoryUse::kParameters, unit).copy_(own);
   }
   if (is_gathered()) {
     return;
@@ -247,7 +249,7 @@ void ShardedModel::place_unit(ShardUnit& unit, const at::Tensor& flat) {
     unit.whole =
         layout_
             .reserve(
-                MemoryUse::kParameters, unit.num_numbers, unit.used_options)
+                MemoryUse::kParameters, unit.num_elements, unit.used_options)
             .copy_(flat);
   }
   for (size_t i = 0; i < unit.members.size(); ++i) {
@@ -260,11 +262,12 @@ void ShardedModel::place_unit(ShardUnit& unit, const at::Tensor& flat) {
   }
 }
 
-at::Tensor ShardedModel::reserve_own(MemoryUse use, const ShardUnit& unit)
+at::Tensor ShardedModel::reserve_shard(MemoryUse use, const ShardUnit& unit)
     const {
   // Allocators of the user are for the model's device.
-  return is_offloaded() ? at::empty({unit.num_own}, unit.own_options)
-                        : layout_.reserve(use, unit.num_own, unit.own_options);
+  return is_offloaded()
+             ? at::empty({unit.shard_size}, unit.shard_options)
+             : layout_.reserve(use, unit.shard_size, unit.shard_options);
 }
 
 void ShardedModel::add_slices(const ShardUnit& unit) {

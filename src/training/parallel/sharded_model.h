@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -32,12 +33,12 @@ struct ShardUnit {
   /// Whether any of its parameters has required a gradient since prepare().
   bool is_trained = false;
   /// The number of elements of the unit, including padding, and of one shard.
-  int64_t num_numbers = 0;
-  int64_t num_own = 0;
+  int64_t num_elements = 0;
+  int64_t shard_size = 0;
   at::TensorOptions trained_options;
   at::TensorOptions used_options;
   /// Options of `shard`.
-  at::TensorOptions own_options;
+  at::TensorOptions shard_options;
 
   /// The shard that this rank trains and saves.
   at::Tensor shard;
@@ -49,7 +50,9 @@ struct ShardUnit {
       const {
     return flat.narrow(0, offsets[member], size);
   }
-  bool has_whole() const { return whole.defined() && shard.is_alias_of(whole); }
+  bool shard_is_view_of_whole() const {
+    return whole.defined() && shard.is_alias_of(whole);
+  }
 };
 
 /// This rank's shard of one parameter.
@@ -105,7 +108,7 @@ class ShardedModel {
   std::vector<ShardUnit>& units() { return units_; }
   const std::vector<ShardUnit>& units() const { return units_; }
   /// Allocates an uninitialised tensor for a shard of `unit`.
-  at::Tensor reserve_own(MemoryUse use, const ShardUnit& unit) const;
+  at::Tensor reserve_shard(MemoryUse use, const ShardUnit& unit) const;
   /// One slice for each parameter of `model()`.
   const std::vector<ShardSlice>& slices() const { return slices_; }
   /// Whether `tensor` is a parameter of `model()` or the slice that is trained

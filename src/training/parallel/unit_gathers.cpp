@@ -32,8 +32,9 @@ struct UnitGathers::Gathered final : MemoryOwner {
   UnitGathers& gathers;
   size_t index;
   std::optional<LazyStorage> storage;
-  enum class Presence { kAway, kComing, kHere } presence = Presence::kAway;
-  at::Tensor coming;
+  enum class Memory { kReleased, kGathering, kGathered };
+  Memory memory = Memory::kReleased;
+  at::Tensor destination;
   ProcessGroup::Work gathering;
   /// Streams that have waited for the gather and may be reading the memory.
   std::vector<c10::Stream> readers;
@@ -56,7 +57,7 @@ void UnitGathers::add_unit() {
   const auto gathered = std::make_shared<Gathered>(*this, unit.index);
   const auto num_bytes = static_cast<int64_t>(
       unit.used_options.dtype().itemsize() *
-      static_cast<size_t>(unit.num_numbers));
+      static_cast<size_t>(unit.num_elements));
   gathered->storage.emplace(
       num_bytes, unit.used_options.device(), gathered, unit.name);
   for (size_t i = 0; i < unit.members.size(); ++i) {
@@ -83,8 +84,8 @@ void UnitGathers::gather_weights() {
       continue;
     }
     const auto own =
-        unit.whole.narrow(0, unit.num_own * group.rank(), unit.num_own);
-    if (!unit.has_whole()) {
+        unit.whole.narrow(0, unit.shard_size * group.rank(), unit.shard_size);
+    if (!unit.shard_is_view_of_whole()) {
       own.copy_(unit.shard);
     }
     works.push_back(group.start_all_gather_into(unit.whole, own));
@@ -142,9 +143,9 @@ void UnitGathers::abandon_pass() {
     {
       const auto guard = stream_.enter();
       unit->gathering = {}; // waits without throwing
-      unit->coming.reset();
+      unit->destination.reset();
     }
-    let_go(*unit);
+    release(*unit);
   }
   pass_ = ShardPass::kNone;
 }
@@ -199,7 +200,7 @@ std::string UnitGathers::gather_name(const ShardUnit& unit) const {
 // Ranks compare the next gather while they use the previous unit. So a branch
 // that only one rank takes raises an error instead of a hang.
 void UnitGathers::announce_ahead(const Gathered& unit) {
-  if (unit.presence == Gathered::Presence::kAway &&
+  if (unit.memory == Gathered::Memory::kReleased &&
       !announced_.contains(unit.index)) {
     announced_[unit.index] = announce(model_.group(), gather_name(unit.unit()));
   }
@@ -227,7 +228,7 @@ void UnitGathers::gather_announced() {
 }
 
 void UnitGathers::start_gather(Gathered& gathered) {
-  if (gathered.presence != Gathered::Presence::kAway) {
+  if (gathered.memory != Gathered::Memory::kReleased) {
     return;
   }
   const auto& unit = gathered.unit();
@@ -236,37 +237,37 @@ void UnitGathers::start_gather(Gathered& gathered) {
   }
   const at::NoGradGuard no_grad;
   const auto guard = stream_.enter();
-  gathered.coming = model_.layout().reserve(
-      MemoryUse::kParameters, unit.num_numbers, unit.used_options);
+  gathered.destination = model_.layout().reserve(
+      MemoryUse::kParameters, unit.num_elements, unit.used_options);
   gathered.gathering = model_.group().start_all_gather_into(
-      gathered.coming,
+      gathered.destination,
       unit.shard.to(
           unit.used_options.device(),
           c10::typeMetaToScalarType(unit.used_options.dtype()),
           /*non_blocking=*/true));
-  gathered.presence = Gathered::Presence::kComing;
+  gathered.memory = Gathered::Memory::kGathering;
 }
 
 void UnitGathers::finish_gather(Gathered& unit) {
-  if (unit.presence == Gathered::Presence::kComing) {
+  if (unit.memory == Gathered::Memory::kGathering) {
     const auto guard = stream_.enter();
     std::exchange(unit.gathering, {}).wait();
-    unit.storage->fill(std::exchange(unit.coming, {}));
-    unit.presence = Gathered::Presence::kHere;
+    unit.storage->fill(std::exchange(unit.destination, {}));
+    unit.memory = Gathered::Memory::kGathered;
   }
 }
 
 // The memory returns to the stream of collectives. The next gather may write to
 // it.
-void UnitGathers::let_go(Gathered& unit) {
+void UnitGathers::release(Gathered& unit) {
   for (const auto& reader : unit.readers) {
     stream_.follow(reader);
   }
   unit.readers.clear();
-  if (unit.presence == Gathered::Presence::kHere) {
+  if (unit.memory == Gathered::Memory::kGathered) {
     unit.storage->empty();
   }
-  unit.presence = Gathered::Presence::kAway;
+  unit.memory = Gathered::Memory::kReleased;
 }
 
 void UnitGathers::release_all() {
@@ -278,12 +279,12 @@ void UnitGathers::release_all() {
 
 void UnitGathers::release_all_but(const std::vector<size_t>& kept) {
   for (const auto& unit : gathered_) {
-    if (unit->presence == Gathered::Presence::kAway || unit->num_uses > 0 ||
+    if (unit->memory == Gathered::Memory::kReleased || unit->num_uses > 0 ||
         std::find(kept.begin(), kept.end(), unit->index) != kept.end()) {
       continue;
     }
     finish_gather(*unit);
-    let_go(*unit);
+    release(*unit);
   }
 }
 

@@ -13,8 +13,8 @@
 
 #include "training/device/streams.h"
 #include "training/parallel/engine.h"
+#include "training/parallel/prefetch_plan.h"
 #include "training/parallel/sharded_model.h"
-#include "training/parallel/use_plan.h"
 
 namespace accelerate {
 
@@ -55,15 +55,17 @@ class UnitGathers {
   struct Gathered;
 
   size_t num_kept() const;
-  UsePlan& plan(ShardPass pass) { return plans_[static_cast<size_t>(pass)]; }
-  UsePlan& plan() { return plan(pass_); }
+  PrefetchPlan& plan(ShardPass pass) {
+    return plans_[static_cast<size_t>(pass)];
+  }
+  PrefetchPlan& plan() { return plan(pass_); }
   std::string gather_name(const ShardUnit& unit) const;
   void begin_use(Gathered& unit);
   void announce_ahead(const Gathered& unit);
   void gather_announced();
   void start_gather(Gathered& unit);
   void finish_gather(Gathered& unit);
-  void let_go(Gathered& unit);
+  void release(Gathered& unit);
   void release_all_but(const std::vector<size_t>& kept);
 
   ParallelEngine& engine_;
@@ -73,7 +75,7 @@ class UnitGathers {
   std::vector<std::shared_ptr<Gathered>> gathered_;
   ShardPass pass_ = ShardPass::kNone;
   bool casts_are_cached_ = true;
-  std::array<UsePlan, 4> plans_;
+  std::array<PrefetchPlan, 4> plans_;
   /// Units whose next gather ranks compare, and whether the ranks have agreed.
   std::map<size_t, std::shared_ptr<const bool>> announced_;
   bool is_stale_ = false;

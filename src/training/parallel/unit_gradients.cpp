@@ -116,8 +116,9 @@ void UnitGradients::after_backward() {
   finish_reduction();
   syncs_next_ = false;
   mark();
-  arrival_ = arrivals_->num_arrived() == num_before_ ? GradientArrival::kNone
-                                                     : GradientArrival::kMet;
+  arrival_ = arrivals_->num_arrived() == num_before_
+                 ? GradientArrival::kNone
+                 : GradientArrival::kSynchronised;
 }
 
 // Like autograd, keeps gradients that have arrived. Complete units have been
@@ -178,7 +179,7 @@ void UnitGradients::add(size_t index, const at::Tensor& value) {
   auto& gradient = gradient_of(slice);
   if (!gradient.whole.defined()) {
     gradient.whole = model_.layout().reserve(
-        MemoryUse::kGradients, unit.num_numbers, unit.trained_options);
+        MemoryUse::kGradients, unit.num_elements, unit.trained_options);
   }
   const auto own = unit.member_of(gradient.whole, slice.member, value.numel())
                        .view(value.sizes());
@@ -222,7 +223,7 @@ void UnitGradients::start_due_reduction() {
     options = options.dtype(at::kBFloat16);
     const auto rounded =
         model_.layout()
-            .reserve(MemoryUse::kGradients, unit.num_numbers, options)
+            .reserve(MemoryUse::kGradients, unit.num_elements, options)
             .copy_(whole);
     if (keeps_whole()) {
       gradient.whole = whole;
@@ -230,7 +231,7 @@ void UnitGradients::start_due_reduction() {
     whole = rounded;
   }
   const auto shard =
-      model_.layout().reserve(MemoryUse::kGradients, unit.num_own, options);
+      model_.layout().reserve(MemoryUse::kGradients, unit.shard_size, options);
   reduction_ = std::make_unique<Reduction>(Reduction{
       unit,
       std::exchange(
@@ -260,7 +261,7 @@ void UnitGradients::finish_reduction() {
   stream_.lead(stream_.current());
   const auto& unit = reduction_->unit;
   if (travels_as_bf16(unit) || model_.is_offloaded()) {
-    reduction_->shard = model_.reserve_own(MemoryUse::kGradients, unit)
+    reduction_->shard = model_.reserve_shard(MemoryUse::kGradients, unit)
                             .copy_(reduction_->shard);
   }
   if (travels_as_bf16(unit)) {
@@ -296,7 +297,7 @@ void UnitGradients::zero_gaps(const ShardUnit& unit) const {
   int64_t written = 0;
   for (size_t i = 0; i <= unit.members.size(); ++i) {
     const bool is_end = i == unit.members.size();
-    const int64_t begin = is_end ? unit.num_numbers : unit.offsets[i];
+    const int64_t begin = is_end ? unit.num_elements : unit.offsets[i];
     if (!is_end && !gradient.has[i]) {
       continue;
     }

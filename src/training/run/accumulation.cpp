@@ -370,7 +370,7 @@ void Accumulation::drop_everything() {
     step_state_->set_sync_gradients(true);
   }
   step_state_->end_step();
-  step_state_->forget_shared();
+  step_state_->reset_update_counts();
   pending_.clear();
   current_ = &pending_[{}];
 }

@@ -14,33 +14,33 @@ namespace {
 
 // Never destroyed, because `exit` in one thread may coincide with a destructor
 // in another.
-struct Living {
+struct RunningSaves {
   std::mutex mutex;
   std::set<BackgroundSave*> all;
 };
-Living& living() {
-  static auto* const all = new Living;
+RunningSaves& running_saves() {
+  static auto* const all = new RunningSaves;
   return *all;
 }
 
 } // namespace
 
 void finish_background_saves() {
-  const std::lock_guard<std::mutex> lock(living().mutex);
-  for (auto* save : living().all) {
+  const std::lock_guard<std::mutex> lock(running_saves().mutex);
+  for (auto* save : running_saves().all) {
     save->wait_and_say();
   }
 }
 
 BackgroundSave::BackgroundSave() {
-  const std::lock_guard<std::mutex> lock(living().mutex);
-  living().all.insert(this);
+  const std::lock_guard<std::mutex> lock(running_saves().mutex);
+  running_saves().all.insert(this);
 }
 
 BackgroundSave::~BackgroundSave() {
   {
-    const std::lock_guard<std::mutex> lock(living().mutex);
-    living().all.erase(this);
+    const std::lock_guard<std::mutex> lock(running_saves().mutex);
+    running_saves().all.erase(this);
   }
   wait_and_say();
 }

@@ -23,8 +23,9 @@ int64_t BatchRows::num_real(int64_t size, bool are_copies) const {
   if (!batch) {
     return size;
   }
-  return are_copies && batch->stands_for_full(size) ? batch->num_real
-                                                    : batch->num_real_of(size);
+  return are_copies && batch->has_rows_of_full_batch(size)
+             ? batch->num_real
+             : batch->num_real_of(size);
 }
 
 std::optional<std::string> BatchRows::mixed_repeats(int64_t size) const {
@@ -56,7 +57,7 @@ at::Tensor BatchRows::real_rows(const at::Tensor& values) const {
     const auto is_nan = values.isnan().logical_and(first.isnan());
     return values.eq(first).logical_or(is_nan).all().item<bool>();
   };
-  const bool are_of_full = batch->stands_for_full(size) &&
+  const bool are_of_full = batch->has_rows_of_full_batch(size) &&
                            values.is_floating_point() && are_copies();
   return values.narrow(0, 0, num_real(size, are_of_full));
 }

@@ -39,7 +39,7 @@ int64_t InputWatch::take() {
   return static_cast<int64_t>(std::exchange(hash_, 0));
 }
 
-void InputWatch::hear(std::span<const int64_t> hashes) {
+void InputWatch::compare(std::span<const int64_t> hashes) {
   if (is_over_) {
     return;
   }

@@ -24,7 +24,7 @@ class ACCELERATE_INTERNAL InputWatch {
   /// The hash of the inputs since the last call; 0 if there were none.
   int64_t take();
   /// Compares the results of `take` on all ranks.
-  void hear(std::span<const int64_t> hashes);
+  void compare(std::span<const int64_t> hashes);
   /// Returns true once, if all ranks had the same inputs in each of the first
   /// steps, but different steps had different inputs. A batch that never
   /// changes is ignored.

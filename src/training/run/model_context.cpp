@@ -9,7 +9,7 @@
 
 #include "accelerate/error.h"
 #include "core/base/str.h"
-#include "training/run/misfits.h"
+#include "training/run/mismatch_list.h"
 
 namespace accelerate {
 namespace {
@@ -124,7 +124,7 @@ std::vector<ModelContext::Matched> ModelContext::match(
     const auto tied = model.tied.find(name);
     values.emplace(tied == model.tied.end() ? name : tied->second, value);
   }
-  Misfits misfits;
+  MismatchList mismatches;
   std::vector<Matched> matched;
   const auto add = [&](const std::string& name,
                        const at::Tensor& tensor,
@@ -133,9 +133,9 @@ std::vector<ModelContext::Matched> ModelContext::match(
     const auto sizes =
         is_parameter ? engine->whole_sizes(tensor) : tensor.sizes().vec();
     if (!value) {
-      misfits.add("missing tensors", name);
+      mismatches.add("missing tensors", name);
     } else if (whole_shape(value.mapped()) != sizes) {
-      misfits.add(
+      mismatches.add(
           "tensors of a different shape",
           name,
           str_cat(
@@ -156,14 +156,14 @@ std::vector<ModelContext::Matched> ModelContext::match(
     }
   }
   for (const auto& [name, value] : values) {
-    misfits.add("unexpected tensors", name);
+    mismatches.add("unexpected tensors", name);
   }
-  if (!misfits.empty()) {
+  if (!mismatches.empty()) {
     throw UsageError(str_cat(
         "[load_state_dict] The saved state does not fit the ",
         type,
         ": ",
-        misfits.text(),
+        mismatches.text(),
         ". Was it saved from another model?"));
   }
   return matched;

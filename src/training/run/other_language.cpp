@@ -49,7 +49,7 @@ bool is_python(const StateRegistry& run) {
   });
 }
 
-std::optional<std::string> leave_other_language(
+std::optional<std::string> skip_other_language(
     const std::filesystem::path& folder,
     const StateRegistry& run,
     StatesByName& states,

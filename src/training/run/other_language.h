@@ -24,7 +24,7 @@ bool is_python(const StateRegistry& run);
 /// objects from `states`, or keeps those of the run. Returns a line for the
 /// user about this. Throws `UsageError` if an object of the run is in a file
 /// that only Python can read.
-std::optional<std::string> leave_other_language(
+std::optional<std::string> skip_other_language(
     const std::filesystem::path& folder,
     const StateRegistry& run,
     StatesByName& states,

@@ -107,7 +107,7 @@ std::string RecordedSteps::capture_key() const {
   std::string key =
       context_.step_state->sync_gradients() ? " updates" : " adds";
   for (const auto& model : context_.living_models()) {
-    key += model->engine->sync() ? " meets" : " stays";
+    key += model->engine->sync() ? " synchronises" : " accumulates";
     key += model->engine->shares_buffers_next() ? " shares" : "";
   }
   return key;
@@ -120,7 +120,7 @@ bool RecordedSteps::is_recordable() const {
   });
 }
 
-RunTrace RecordedSteps::trace(const std::function<void()>& work) {
+StepRecording RecordedSteps::record(const std::function<void()>& work) {
   write_learning_rates();
   context_.update_scale();
   std::vector<std::pair<at::Tensor, at::Tensor>> gradients;
@@ -160,7 +160,7 @@ RunTrace RecordedSteps::trace(const std::function<void()>& work) {
   };
   const auto shared_before = shares_buffers();
   const auto counts = context_.step_state->counts();
-  const auto shared = context_.step_state->shared();
+  const auto update_counts = context_.step_state->update_counts();
   const int64_t num_backwards = context_.progress->num_backwards;
   const auto optimizers = context_.living_optimizers();
   std::vector<int64_t> num_calls;
@@ -176,7 +176,7 @@ RunTrace RecordedSteps::trace(const std::function<void()>& work) {
     set_shares_buffers(shared_before);
     context_.step_state->set_captured(false);
     context_.step_state->set_counts(counts);
-    context_.step_state->set_shared(shared);
+    context_.step_state->set_update_counts(update_counts);
     context_.accumulation->note_backwards(
         num_backwards - context_.progress->num_backwards,
         context_.step_state->sync_gradients());
@@ -199,10 +199,10 @@ RunTrace RecordedSteps::trace(const std::function<void()>& work) {
   uncount();
   const auto now = context_.step_state->counts();
   // These counts are added at each replay.
-  auto in_step = context_.step_state->shared();
-  in_step -= shared;
-  context_.step_state->set_shared(shared);
-  RunTrace trace{
+  auto in_step = context_.step_state->update_counts();
+  in_step -= update_counts;
+  context_.step_state->set_update_counts(update_counts);
+  StepRecording recording{
       {now.num_forwards - counts.num_forwards,
        now.num_backwards - counts.num_backwards},
       context_.progress->num_backwards - num_backwards,
@@ -211,16 +211,16 @@ RunTrace RecordedSteps::trace(const std::function<void()>& work) {
   for (size_t i = 0; i < optimizers.size(); ++i) {
     const auto& optimizer = optimizers[i];
     if (optimizer->num_calls() != num_calls[i]) {
-      trace.optimizers.push_back(
+      recording.optimizers.push_back(
           {optimizer, optimizer->is_done(), optimizer->overflow()});
     }
   }
   if (comparisons) {
-    trace.comparisons = comparisons->take();
+    recording.comparisons = comparisons->take();
   }
-  trace.num_collectives = num_collectives;
-  trace.shares_buffers = shares_buffers();
-  return trace;
+  recording.num_collectives = num_collectives;
+  recording.shares_buffers = shares_buffers();
+  return recording;
 }
 
 void RecordedSteps::end_recorded_step() {
@@ -238,34 +238,35 @@ void RecordedSteps::end_recorded_step() {
   context_.update_scale();
 }
 
-void RecordedSteps::repeat(const RunTrace& trace) {
+void RecordedSteps::repeat(const StepRecording& recording) {
   report_.note_step();
   context_.update_scale();
   const auto counts = context_.step_state->counts();
   context_.step_state->set_counts(
-      {counts.num_forwards + trace.counts.num_forwards,
-       counts.num_backwards + trace.counts.num_backwards});
-  context_.step_state->note_replayed_backwards(trace.num_backwards);
+      {counts.num_forwards + recording.counts.num_forwards,
+       counts.num_backwards + recording.counts.num_backwards});
+  context_.step_state->note_replayed_backwards(recording.num_backwards);
   context_.accumulation->note_backwards(
-      trace.num_backwards, context_.step_state->sync_gradients());
-  context_.progress->num_backwards += trace.num_backwards;
+      recording.num_backwards, context_.step_state->sync_gradients());
+  context_.progress->num_backwards += recording.num_backwards;
 }
 
-void RecordedSteps::begin_replay(const RunTrace& trace) {
-  repeat_comparisons(context_.group(), trace.comparisons);
+void RecordedSteps::begin_replay(const StepRecording& recording) {
+  repeat_comparisons(context_.group(), recording.comparisons);
   if (const auto carrier = to_c10d(context_.group())) {
-    *uncounted_collectives(carrier) += trace.num_collectives;
+    *uncounted_collectives(carrier) += recording.num_collectives;
   }
 }
 
-void RecordedSteps::end_replay(const RunTrace& trace) {
-  set_shares_buffers(trace.shares_buffers);
-  if (trace.num_backwards > 0) {
-    context_.step_state->set_synchronised(trace.is_synchronised);
+void RecordedSteps::end_replay(const StepRecording& recording) {
+  set_shares_buffers(recording.shares_buffers);
+  if (recording.num_backwards > 0) {
+    context_.step_state->set_synchronised(recording.is_synchronised);
   }
-  auto shared = context_.step_state->shared();
-  context_.step_state->set_shared(shared += trace.shared);
-  for (const auto& [optimizer, is_done, overflow] : trace.optimizers) {
+  auto update_counts = context_.step_state->update_counts();
+  context_.step_state->set_update_counts(
+      update_counts += recording.update_counts);
+  for (const auto& [optimizer, is_done, overflow] : recording.optimizers) {
     if (const auto alive = optimizer.lock()) {
       // Clone it, because other graphs may overwrite the flag.
       alive->set_done(

@@ -17,11 +17,11 @@ namespace accelerate {
 class StreamScope;
 
 /// The host-side effects of a recorded step, which replays must repeat.
-struct RunTrace {
+struct StepRecording {
   StepState::Counts counts = {};
   int64_t num_backwards = 0;
   /// Updates and clippings of synchronised gradients in the recorded step.
-  StepState::Shared shared = {};
+  StepState::UpdateCounts update_counts = {};
   bool is_synchronised = false;
   /// An optimizer whose `step` was called.
   struct Called {
@@ -62,16 +62,16 @@ class ACCELERATE_INTERNAL RecordedSteps {
   bool is_recordable() const;
   /// Runs `work`, which records a step. If it throws, gradients and counts are
   /// restored. Comparisons between ranks are deferred to the replays.
-  RunTrace trace(const std::function<void()>& work);
+  StepRecording record(const std::function<void()>& work);
   /// The last part of a recorded step: updates the loss scale, so that a replay
   /// leaves nothing for the next step to do.
   void end_recorded_step();
   /// Apply the host-side effects of a recorded step. Call `repeat` before a
   /// replay and the other two around it. The replay directly after a recording
   /// needs no `repeat`.
-  void repeat(const RunTrace& trace);
-  void begin_replay(const RunTrace& trace);
-  void end_replay(const RunTrace& trace);
+  void repeat(const StepRecording& recording);
+  void begin_replay(const StepRecording& recording);
+  void end_replay(const StepRecording& recording);
   /// Writes the optimizers' learning rates to the tensors that recorded steps
   /// read.
   void write_learning_rates();

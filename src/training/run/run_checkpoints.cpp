@@ -403,7 +403,7 @@ RunCheckpoints::LoadedState RunCheckpoints::read_own_state(
   } else if (!is_tracked) {
     states.erase(kTrackersState);
   }
-  if (auto line = leave_other_language(folder, *context_.state, states, kept)) {
+  if (auto line = skip_other_language(folder, *context_.state, states, kept)) {
     warnings.push_back(std::move(*line));
   }
   return loaded;
@@ -573,14 +573,14 @@ fs::path RunCheckpoints::next_checkpoint() const {
   return numbered_checkpoint(parent, number);
 }
 
-std::optional<fs::path> RunCheckpoints::latest_checkpoint(
+std::optional<fs::path> RunCheckpoints::latest_intact_on_this_rank(
     const Complain& complain) const {
   wait_for_save();
-  return newest_sound_checkpoint(
+  return latest_intact_checkpoint(
       context_.options.checkpoints.folder / kCheckpoints, complain);
 }
 
-std::optional<fs::path> RunCheckpoints::latest_of_all(
+std::optional<fs::path> RunCheckpoints::latest_intact_on_all_ranks(
     const fs::path& parent,
     const Complain& complain) const {
   announce(context_.group(), kLoadLatest);
@@ -634,7 +634,7 @@ fs::path RunCheckpoints::find_checkpoint(
   }
   wait_for_saves_of_all();
   const auto parent = context_.options.checkpoints.folder / kCheckpoints;
-  auto found = latest_of_all(parent, complain);
+  auto found = latest_intact_on_all_ranks(parent, complain);
   if (!found) {
     throw SystemError(str_cat(
         "[load_state] No complete checkpoint in '",

@@ -89,11 +89,11 @@ class ACCELERATE_INTERNAL RunCheckpoints {
   using Complain = std::function<void(const std::string& what)>;
   /// The newest checkpoint in the options' folder that is intact. Calls
   /// `complain` for newer ones that are damaged. Checks on this rank only.
-  std::optional<std::filesystem::path> latest_checkpoint(
+  std::optional<std::filesystem::path> latest_intact_on_this_rank(
       const Complain& complain = {}) const;
   /// The newest checkpoint in `parent` that is intact on every rank; the same
   /// path on all ranks. Collective.
-  std::optional<std::filesystem::path> latest_of_all(
+  std::optional<std::filesystem::path> latest_intact_on_all_ranks(
       const std::filesystem::path& parent,
       const Complain& complain) const;
   /// See `Accelerator`. `order` is the order of tensors in the files; by name
@@ -106,8 +106,8 @@ class ACCELERATE_INTERNAL RunCheckpoints {
   /// Whether this process writes the files that only one process, or one per
   /// machine, writes.
   bool is_saving_main() const;
-  /// Resolves `kLatestCheckpoint` to `latest_of_all`, unless a folder on any
-  /// rank has that name. Collective in this case.
+  /// Resolves `kLatestCheckpoint` to `latest_intact_on_all_ranks`, unless a
+  /// folder on any rank has that name. Collective in this case.
   std::filesystem::path find_checkpoint(
       const std::filesystem::path& folder,
       const Complain& complain) const;

@@ -72,8 +72,8 @@ std::vector<std::shared_ptr<ModelContext>> RunContext::living_models() const {
 }
 
 bool RunContext::sends_gradients() const {
-  const auto seamed = living(seamed_models);
-  return std::any_of(seamed.begin(), seamed.end(), [](const auto& model) {
+  const auto models = living(models_with_callbacks);
+  return std::any_of(models.begin(), models.end(), [](const auto& model) {
     return model->engine->sync();
   });
 }

@@ -52,7 +52,7 @@ struct RunContext {
   std::shared_ptr<GradScaler> scaler;
   std::vector<std::weak_ptr<ModelContext>> models;
   /// Models whose engines need callbacks around a step.
-  std::vector<std::weak_ptr<ModelContext>> seamed_models;
+  std::vector<std::weak_ptr<ModelContext>> models_with_callbacks;
   std::vector<std::weak_ptr<OptimizerStep>> optimizers;
 };
 

@@ -45,7 +45,7 @@ struct StepCapture::State {
     std::vector<at::Tensor> inputs;
     Outcome outcome;
     /// The host-side effects of the recorded step.
-    RunTrace trace;
+    StepRecording recording;
   };
 
   State(RecordedSteps& run, CaptureOptions options, bool looks_first)
@@ -95,7 +95,7 @@ struct StepCapture::State {
     if (!looks_first || !is_last) {
       return body(inputs);
     }
-    const WaitWatch watch(run.device());
+    const WaitDetector watch(run.device());
     auto outcome = body(inputs);
     if (watch.has_waited()) {
       refuse(
@@ -116,7 +116,7 @@ struct StepCapture::State {
     // graph would keep their current values.
     at::autocast::clear_cache();
     const PhaseScope scope(StepPhase::kCaptured);
-    entry.trace = run.trace([&] {
+    entry.recording = run.record([&] {
       entry.graph = record_graph(run.device(), memory, [&] {
         entry.outcome = body(entry.inputs);
         run.end_recorded_step();
@@ -137,10 +137,10 @@ struct StepCapture::State {
   Outcome replay(Graph& entry) {
     const PhaseScope scope(StepPhase::kCaptured);
     RankRecord::of_this_thread().note_update();
-    run.begin_replay(entry.trace);
+    run.begin_replay(entry.recording);
     run.write_learning_rates();
     entry.graph->replay();
-    run.end_replay(entry.trace);
+    run.end_replay(entry.recording);
     ++num_replays;
     Outcome outcome{{}, entry.outcome.value};
     for (const auto& tensor : entry.outcome.tensors) {
@@ -210,7 +210,7 @@ StepCapture::Outcome StepCapture::call(
   }
   if (entry.graph) {
     State::fill(entry, inputs);
-    state.run.repeat(entry.trace);
+    state.run.repeat(entry.recording);
     return state.replay(entry);
   }
   try {

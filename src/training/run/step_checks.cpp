@@ -103,7 +103,7 @@ void StepChecks::check_arrivals() {
     const auto arrival = model->engine->arrival();
     has_come = has_come || (arrival != GradientArrival::kNone &&
                             !model->engine->is_local());
-    if (arrival == GradientArrival::kStayed) {
+    if (arrival == GradientArrival::kLocal) {
       complain(
           model->is_said_to_stay,
           str_cat(

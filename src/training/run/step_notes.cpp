@@ -14,7 +14,7 @@
 namespace accelerate {
 namespace {
 
-constexpr size_t kMostOptimizers = StepState::Shared::kMostOptimizers;
+constexpr size_t kMostOptimizers = StepState::UpdateCounts::kMostOptimizers;
 
 enum Word : size_t {
   kInputs,
@@ -105,11 +105,12 @@ Notes StepNotes::encode() const {
   Notes notes(kUpdates);
   notes[kInputs] = inputs;
   notes[kIsKnown] = 1;
-  notes[kClips] = shared.clips;
-  notes[kEmptyUpdates] = shared.empty_updates;
+  notes[kClips] = update_counts.clips;
+  notes[kEmptyUpdates] = update_counts.empty_updates;
   notes[kMissedUpdates] = missed_updates;
   notes[kHoldsSynchronised] = holds_synchronised;
-  notes.insert(notes.end(), shared.updates.begin(), shared.updates.end());
+  notes.insert(
+      notes.end(), update_counts.updates.begin(), update_counts.updates.end());
   for (const double rate : learning_rates) {
     notes.push_back(std::bit_cast<int64_t>(rate));
   }

@@ -19,14 +19,15 @@ struct StepNotes {
 
   /// See `InputWatch::take`.
   int64_t inputs = 0;
-  StepState::Shared shared = {};
+  StepState::UpdateCounts update_counts = {};
   /// `StepState::num_missed_updates`.
   int64_t missed_updates = 0;
   /// A bit for each optimizer (`OptimizerStep::holds_synchronised`), or
   /// `kUnknown`.
   int64_t holds_synchronised = 0;
   /// `OptimizerAdapter::sum_of_learning_rates`, by `OptimizerStep::index`.
-  std::array<double, StepState::Shared::kMostOptimizers> learning_rates = {};
+  std::array<double, StepState::UpdateCounts::kMostOptimizers> learning_rates =
+      {};
 
   Notes encode() const;
   /// `inputs` of each rank.
@@ -37,7 +38,7 @@ struct StepNotes {
 struct OptimizerNumbers {
   int count = 0;
   /// By `OptimizerStep::index`; 0 for optimizers of other Accelerators.
-  std::array<int, StepState::Shared::kMostOptimizers> of_index = {};
+  std::array<int, StepState::UpdateCounts::kMostOptimizers> of_index = {};
 };
 
 /// Compares the results of `encode` on each rank, which `of_ranks` contains. If

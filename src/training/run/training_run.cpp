@@ -107,7 +107,7 @@ StepNotes step_notes(
     int64_t missed_updates) {
   StepNotes notes{
       .inputs = inputs,
-      .shared = step_state.shared(),
+      .update_counts = step_state.update_counts(),
       .missed_updates = missed_updates};
   for (const auto& optimizer : optimizers) {
     if (const auto index = optimizer->index()) {
@@ -157,13 +157,13 @@ TrainingRun::TrainingRun(
         return accumulation->num_unfinished(engines);
       });
   // Discard counts of an earlier run that has failed.
-  context_.step_state->forget_shared();
+  context_.step_state->reset_update_counts();
   context_.reductions->set_updates(
       [state = context_.step_state] {
-        const auto& updates = state->shared().updates;
+        const auto& updates = state->update_counts().updates;
         return std::accumulate(updates.begin(), updates.end(), int64_t{0});
       },
-      [state = context_.step_state] { state->forget_shared(); });
+      [state = context_.step_state] { state->reset_update_counts(); });
   if (context_.scaler) {
     context_.state->add("scaler", context_.scaler);
     context_.reductions->set_share(
@@ -213,7 +213,7 @@ std::shared_ptr<ModelContext> TrainingRun::prepare_model(
   } else {
     check_precision(context->model, precision());
     put_engine(context, context_.assembly.engines);
-    let_renew(context);
+    allow_new_engine(context);
   }
   context->step_state = context_.step_state;
   context->device = device().type();
@@ -250,11 +250,11 @@ void TrainingRun::put_engine(
     model->index_of[parameter.unsafeGetTensorImpl()] = i;
     model->index_of[trained.unsafeGetTensorImpl()] = i;
   }
-  std::erase_if(context_.seamed_models, [&](const auto& entry) {
+  std::erase_if(context_.models_with_callbacks, [&](const auto& entry) {
     return entry.expired() || entry.lock() == model;
   });
   if (!model->engine->is_local()) {
-    context_.seamed_models.push_back(model);
+    context_.models_with_callbacks.push_back(model);
   }
 }
 
@@ -264,10 +264,10 @@ void TrainingRun::train_evaluated(const std::shared_ptr<ModelContext>& model) {
   model->is_for_evaluation = false;
   has_models_ = true;
   context_.state->add("engine", model->engine, StateScope::kPerRank);
-  let_renew(model);
+  allow_new_engine(model);
 }
 
-void TrainingRun::let_renew(const std::shared_ptr<ModelContext>& model) {
+void TrainingRun::allow_new_engine(const std::shared_ptr<ModelContext>& model) {
   model->renew = [this, weak = std::weak_ptr(model)] {
     const auto context = weak.lock();
     check_precision(context->model, precision());
@@ -354,7 +354,7 @@ void TrainingRun::backward(
     weighted = context_.scaler->scale(weighted);
   }
   EngineScope scope(
-      context_.seamed_models,
+      context_.models_with_callbacks,
       [](ModelContext& model) -> ParallelEngine& { return *model.engine; },
       &ParallelEngine::before_backward,
       &ParallelEngine::abandon_backward);
@@ -382,7 +382,7 @@ void TrainingRun::backward(
             .encode(),
         [watch = input_watch_,
          numbers = optimizer_numbers(optimizers)](const auto& of_ranks) {
-          watch->hear(StepNotes::inputs_of(of_ranks));
+          watch->compare(StepNotes::inputs_of(of_ranks));
           check_steps(of_ranks, numbers);
         });
   }

@@ -140,7 +140,7 @@ class ACCELERATE_INTERNAL TrainingRun {
       const EnginePlan& plan);
   /// Allows the model to get another engine if all its parameters were frozen
   /// and some are trained again.
-  void let_renew(const std::shared_ptr<ModelContext>& model);
+  void allow_new_engine(const std::shared_ptr<ModelContext>& model);
   void unscale_owners_of(const std::vector<at::Tensor>& parameters);
   /// Whether all optimizers of these parameters accept reduced-precision
   /// copies, together with a factor for gradients.

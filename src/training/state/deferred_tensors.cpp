@@ -725,10 +725,10 @@ void fill_deferred(const std::vector<at::Tensor>& tensors, c10::Device device) {
     if (!memory) {
       old.push_back(tensor.storage());
       const auto values = deferred_values(tensor);
-      const auto num_numbers = static_cast<int64_t>(
+      const auto num_elements = static_cast<int64_t>(
           values.storage().nbytes() / values.dtype().itemsize());
       memory = at::empty({0}, values.options())
-                   .set_(values.storage(), 0, {num_numbers})
+                   .set_(values.storage(), 0, {num_elements})
                    .to(device)
                    .storage();
     }

@@ -41,7 +41,7 @@ struct BatchFacts {
   }
   /// Whether a short batch has as many rows as a full one. This happens if a
   /// loop repeats its loss `batch_size` times. Then only `num_real` rows count.
-  bool stands_for_full(int64_t num_rows) const {
+  bool has_rows_of_full_batch(int64_t num_rows) const {
     return num_rows == full_size && num_samples < full_size;
   }
 };
@@ -124,8 +124,9 @@ class ACCELERATE_INTERNAL StepState {
   }
 
   /// Counts that must be equal on all ranks, otherwise their weights diverge.
-  /// Only steps with synchronised gradients count. Reset by `forget_shared`.
-  struct Shared {
+  /// Only steps with synchronised gradients count. `reset_update_counts` resets
+  /// them.
+  struct UpdateCounts {
     static constexpr size_t kMostOptimizers = 16;
     /// Updates by each optimizer; the last entry counts all further ones.
     std::array<int64_t, kMostOptimizers> updates = {};
@@ -133,11 +134,15 @@ class ACCELERATE_INTERNAL StepState {
     /// Updates that ran after `zero_grad` had already cleared the gradients.
     int64_t empty_updates = 0;
 
-    Shared& operator+=(const Shared& other) { return add(other, 1); }
-    Shared& operator-=(const Shared& other) { return add(other, -1); }
+    UpdateCounts& operator+=(const UpdateCounts& other) {
+      return add(other, 1);
+    }
+    UpdateCounts& operator-=(const UpdateCounts& other) {
+      return add(other, -1);
+    }
 
    private:
-    Shared& add(const Shared& other, int64_t factor) {
+    UpdateCounts& add(const UpdateCounts& other, int64_t factor) {
       for (size_t i = 0; i < kMostOptimizers; ++i) {
         updates[i] += factor * other.updates[i];
       }
@@ -146,21 +151,23 @@ class ACCELERATE_INTERNAL StepState {
       return *this;
     }
   };
-  const Shared& shared() const { return shared_; }
-  void set_shared(const Shared& shared) { shared_ = shared; }
-  void forget_shared() {
-    shared_ = {};
+  const UpdateCounts& update_counts() const { return update_counts_; }
+  void set_update_counts(const UpdateCounts& counts) {
+    update_counts_ = counts;
+  }
+  void reset_update_counts() {
+    update_counts_ = {};
     num_due_updates_ = 0;
   }
   /// Registers an optimizer and returns its index in `updates`.
   size_t add_optimizer() {
-    return std::min(num_optimizers_++, Shared::kMostOptimizers - 1);
+    return std::min(num_optimizers_++, UpdateCounts::kMostOptimizers - 1);
   }
   void note_update(size_t optimizer, bool is_empty) {
-    shared_.updates[optimizer] += is_synchronised_ ? 1 : 0;
-    shared_.empty_updates += is_synchronised_ && is_empty ? 1 : 0;
+    update_counts_.updates[optimizer] += is_synchronised_ ? 1 : 0;
+    update_counts_.empty_updates += is_synchronised_ && is_empty ? 1 : 0;
   }
-  void note_clip() { shared_.clips += is_synchronised_ ? 1 : 0; }
+  void note_clip() { update_counts_.clips += is_synchronised_ ? 1 : 0; }
 
   /// Whether the current step is being recorded. Host code runs once, while
   /// recording; device work runs at every replay.
@@ -187,7 +194,7 @@ class ACCELERATE_INTERNAL StepState {
   bool is_synchronised_ = false;
   int64_t num_synchronised_ = 0;
   int64_t num_due_updates_ = 0;
-  Shared shared_;
+  UpdateCounts update_counts_;
   size_t num_optimizers_ = 0;
   bool has_replayed_ = false;
   bool is_captured_ = false;

@@ -83,7 +83,7 @@ Connection::Connection(
   // again before its next retry. Older kernels reject it.
   constexpr int kTryAgainMs = 44;
   set_option(socket_.get(), kTryAgainMs, 2000);
-  reader_.set_limit(kMaxStrangerBytes);
+  reader_.set_limit(kMaxUnauthenticatedBytes);
   watch();
   timer_ = loop_.after(kLook, [this] { look(); });
 }

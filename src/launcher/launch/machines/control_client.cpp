@@ -88,7 +88,7 @@ void ControlClient::connected(UniqueFile socket) {
           [this, name](std::chrono::seconds silence) {
             callbacks_.say(return_message(name, silence));
           }});
-  connection_->send(handshake_->knock());
+  connection_->send(handshake_->first_message());
 }
 
 void ControlClient::received(Message message) {

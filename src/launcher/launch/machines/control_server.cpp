@@ -24,7 +24,7 @@ constexpr std::chrono::milliseconds kPause{200};
 constexpr int kMaxRefusalLines = 10;
 
 // With a low descriptor limit, most are reserved for the workers' streams.
-size_t max_strangers() {
+size_t max_unauthenticated() {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
   return static_cast<size_t>(
@@ -70,15 +70,16 @@ void ControlServer::accept_some() {
     if (poll(&waited, 1, 0) <= 0) {
       return;
     }
-    if (num_strangers_ >= max_strangers()) {
-      drop_oldest_stranger();
+    if (num_unauthenticated_ >= max_unauthenticated()) {
+      drop_oldest_unauthenticated();
     }
     UniqueFile socket(accept4(
         listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket) {
       add_peer(std::move(socket));
     } else if (
-        (errno == EMFILE || errno == ENFILE) && !drop_oldest_stranger()) {
+        (errno == EMFILE || errno == ENFILE) &&
+        !drop_oldest_unauthenticated()) {
       // There is no peer to disconnect. Pause, because an immediate retry would
       // only use the CPU.
       loop_.unwatch(listener_.get());
@@ -90,7 +91,7 @@ void ControlServer::accept_some() {
 
 // Disconnects the oldest unauthenticated peer, which had the most time to
 // introduce itself.
-bool ControlServer::drop_oldest_stranger() {
+bool ControlServer::drop_oldest_unauthenticated() {
   const auto oldest =
       std::find_if(peers_.begin(), peers_.end(), [](const Peer& peer) {
         return !peer.machine && peer.connection->is_open();
@@ -126,7 +127,7 @@ void ControlServer::add_peer(UniqueFile socket) {
           }});
   peer->deadline =
       loop_.after(kIntroductionLimit, [this, peer] { remove_soon(peer); });
-  ++num_strangers_;
+  ++num_unauthenticated_;
 }
 
 void ControlServer::received(PeerIterator peer, Message message) {
@@ -193,9 +194,9 @@ void ControlServer::take_hello(PeerIterator peer, HelloMessage hello) {
   machines_[machine] = peer->connection.get();
   peer->machine = machine;
   loop_.cancel(std::exchange(peer->deadline, 0));
-  --num_strangers_;
+  --num_unauthenticated_;
   peer->connection->send(AcceptedMessage{});
-  callbacks_.came(machine);
+  callbacks_.joined(machine);
 }
 
 void ControlServer::refuse(PeerIterator peer, const std::string& reason) {
@@ -214,7 +215,7 @@ void ControlServer::closed(PeerIterator peer, const std::string& why) {
     machines_[machine] = nullptr;
     erase_soon(peer);
     if (done_) {
-      if (is_everybody_gone()) {
+      if (have_all_disconnected()) {
         std::exchange(done_, nullptr)();
       }
     } else {
@@ -235,7 +236,7 @@ void ControlServer::closed(PeerIterator peer, const std::string& why) {
 void ControlServer::remove_soon(PeerIterator peer) {
   peer->connection->close();
   loop_.cancel(std::exchange(peer->deadline, 0));
-  --num_strangers_;
+  --num_unauthenticated_;
   erase_soon(peer);
 }
 
@@ -252,7 +253,7 @@ void ControlServer::send(size_t machine, const Message& message) {
 }
 
 void ControlServer::finish(std::function<void()> done) {
-  if (is_everybody_gone()) {
+  if (have_all_disconnected()) {
     done();
     return;
   }
@@ -264,7 +265,7 @@ void ControlServer::finish(std::function<void()> done) {
   });
 }
 
-bool ControlServer::is_everybody_gone() const {
+bool ControlServer::have_all_disconnected() const {
   return std::all_of(machines_.begin(), machines_.end(), [](const auto* link) {
     return link == nullptr;
   });

@@ -26,7 +26,7 @@ class ACCELERATE_INTERNAL ControlServer {
  public:
   struct Callbacks {
     /// Called when a machine has joined.
-    std::function<void(size_t machine)> came = {};
+    std::function<void(size_t machine)> joined = {};
     std::function<void(size_t machine, Message)> received = {};
     /// Called when a machine is lost. Its index stays reserved until `await`.
     std::function<void(size_t machine, const std::string& why)> lost = {};
@@ -82,8 +82,8 @@ class ACCELERATE_INTERNAL ControlServer {
   void closed(PeerIterator peer, const std::string& why);
   void remove_soon(PeerIterator peer);
   void erase_soon(PeerIterator peer);
-  bool drop_oldest_stranger();
-  bool is_everybody_gone() const;
+  bool drop_oldest_unauthenticated();
+  bool have_all_disconnected() const;
   std::string name_of(size_t machine) const;
 
   EventLoop& loop_;
@@ -95,7 +95,7 @@ class ACCELERATE_INTERNAL ControlServer {
   Pulse pulse_;
   std::vector<Connection*> machines_;
   std::list<Peer> peers_;
-  size_t num_strangers_ = 0;
+  size_t num_unauthenticated_ = 0;
   int num_refusals_ = 0;
   EventLoop::TimerId pause_ = 0;
   std::function<void()> done_;

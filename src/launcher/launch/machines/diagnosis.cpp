@@ -38,16 +38,17 @@ Finding look_at_name(const std::string& host) {
     const auto addresses = resolve_host(host);
     if (is_loopback(addresses[0]) && !is_loopback_name(host)) {
       return {
-          Verdict::kDoubtful,
+          CheckResult::kWarning,
           str_cat("name ", host, " resolves to ", addresses[0]),
           "other machines cannot reach a loopback address; set "
           "--main_process_ip to the machine's network address"};
     }
     return {
-        Verdict::kGood, str_cat("name ", host, " resolves to ", addresses[0])};
+        CheckResult::kPassed,
+        str_cat("name ", host, " resolves to ", addresses[0])};
   } catch (const CommError&) {
     return {
-        Verdict::kBad,
+        CheckResult::kFailed,
         str_cat("name ", host, " has no address"),
         "correct it, or add it to DNS or /etc/hosts"};
   }
@@ -58,10 +59,10 @@ Finding look_at_connection(const std::string& host, int port) {
     const UniqueFile probe = begin_connect(host, port);
     pollfd waited{probe.get(), POLLOUT, 0};
     const bool has_answer = poll(&waited, 1, kConnectLimitMs) > 0;
-    return judge_connection(
+    return check_connection(
         host, port, has_answer ? connect_error(probe.get()) : ETIMEDOUT);
   } catch (const CommError&) {
-    return judge_connection(host, port, EHOSTUNREACH);
+    return check_connection(host, port, EHOSTUNREACH);
   }
 }
 
@@ -77,7 +78,7 @@ Finding look_at_interface(const std::string& address, const EnvLookup& env) {
               wanted->substr(wanted->front() == '=' ? 1 : 0));
         })) {
       return {
-          Verdict::kBad,
+          CheckResult::kFailed,
           str_cat(
               name,
               "=",
@@ -88,12 +89,12 @@ Finding look_at_interface(const std::string& address, const EnvLookup& env) {
   }
   if (chosen.empty()) {
     return {
-        Verdict::kBad,
+        CheckResult::kFailed,
         str_cat("no network interface has a route to ", address),
         "bring the network interface up, or correct the route"};
   }
   return {
-      Verdict::kGood,
+      CheckResult::kPassed,
       str_cat("network interface ", chosen, " has a route to ", address)};
 }
 
@@ -107,28 +108,28 @@ std::string visibility_variables() {
 
 Finding look_at_gpus(const LaunchConfig& config, const MachineFacts& facts) {
   if (!facts.gpus.empty()) {
-    return {Verdict::kGood, "GPUs: " + describe_gpus(facts.gpus)};
+    return {CheckResult::kPassed, "GPUs: " + describe_gpus(facts.gpus)};
   }
   if (config.multi_gpu) {
     return {
-        Verdict::kBad,
+        CheckResult::kFailed,
         "no usable GPU: " + facts.gpu_problem,
         str_cat(
             "install the driver, correct --gpu_ids and ",
             visibility_variables(),
             ", or pass --cpu to train on the CPU")};
   }
-  return {Verdict::kGood, "training on the CPU: " + facts.gpu_problem};
+  return {CheckResult::kPassed, "training on the CPU: " + facts.gpu_problem};
 }
 
 Finding look_at_program(const std::string& program) {
   if (!find_program(program).empty()) {
     return {
-        Verdict::kGood,
+        CheckResult::kPassed,
         "the program " + printable(program) + " can be executed"};
   }
   return {
-      Verdict::kBad,
+      CheckResult::kFailed,
       "the program " + printable(program) + " cannot be executed",
       "install it on this machine under the same path, or run `chmod +x` on "
       "it"};
@@ -138,12 +139,12 @@ Finding look_at_own_clock() {
   timex state{};
   if (adjtimex(&state) == TIME_ERROR) {
     return {
-        Verdict::kDoubtful,
+        CheckResult::kWarning,
         "system clock is not synchronised (no chrony or systemd-timesyncd)",
         "start one of them; otherwise, timestamps from different machines do "
         "not match"};
   }
-  return {Verdict::kGood, "system clock is synchronised"};
+  return {CheckResult::kPassed, "system clock is synchronised"};
 }
 
 Finding look_at_clock_of(const HostEntry& host, const std::string& ssh) {
@@ -158,7 +159,7 @@ Finding look_at_clock_of(const HostEntry& host, const std::string& ssh) {
   const std::string answer = output_of(command + " 2>/dev/null");
   if (answer.empty()) {
     return {
-        Verdict::kBad,
+        CheckResult::kFailed,
         str_cat("cannot open a shell on ", host.name, " over ssh"),
         str_cat(
             "set up ssh so that `ssh ",
@@ -169,26 +170,28 @@ Finding look_at_clock_of(const HostEntry& host, const std::string& ssh) {
   const auto middle = start + (std::chrono::system_clock::now() - start) / 2;
   const double ours =
       std::chrono::duration<double>(middle.time_since_epoch()).count();
-  return judge_clock(host.name, std::atof(answer.c_str()) - ours);
+  return check_clock(host.name, std::atof(answer.c_str()) - ours);
 }
 
 Finding look_at_port(int port) {
   const std::string problem = port_problem(port);
   if (problem.empty()) {
-    return {Verdict::kGood, str_cat("port ", port, " of this machine is free")};
+    return {
+        CheckResult::kPassed,
+        str_cat("port ", port, " of this machine is free")};
   }
   return {
-      Verdict::kBad,
+      CheckResult::kFailed,
       str_cat("port ", port, ' ', problem),
       "stop that program, or choose another --main_process_port"};
 }
 
 } // namespace
 
-Finding judge_shared_memory(const MemoryFigures& memory) {
+Finding check_shared_memory(const MemoryFigures& memory) {
   if (!memory.shared_free_bytes) {
     return {
-        Verdict::kBad,
+        CheckResult::kFailed,
         "/dev/shm is not mounted",
         "mount a tmpfs there, because data loader workers share tensors "
         "through it"};
@@ -197,37 +200,38 @@ Finding judge_shared_memory(const MemoryFigures& memory) {
   constexpr int64_t kEnough = 1024;
   if (mebibytes < kEnough) {
     return {
-        Verdict::kDoubtful,
+        CheckResult::kWarning,
         str_cat("/dev/shm has ", mebibytes, " MiB free"),
         "start the container with --shm-size=8g or --ipc=host"};
   }
-  return {Verdict::kGood, str_cat("/dev/shm has ", mebibytes, " MiB free")};
+  return {
+      CheckResult::kPassed, str_cat("/dev/shm has ", mebibytes, " MiB free")};
 }
 
-Finding judge_file_limits(const FileLimits& limits) {
+Finding check_file_limits(const FileLimits& limits) {
   constexpr int64_t kEnough = 4096;
   const std::string shown =
       limits.soft < 0 ? "without limit" : str_cat(limits.soft);
   if (limits.soft >= 0 && limits.soft < kEnough) {
     return {
-        Verdict::kDoubtful,
+        CheckResult::kWarning,
         "open files: " + shown,
         str_cat(
             "run `ulimit -n ",
             limits.hard < 0 ? 65536 : limits.hard,
             "` before launching")};
   }
-  return {Verdict::kGood, "open files: " + shown};
+  return {CheckResult::kPassed, "open files: " + shown};
 }
 
-Finding judge_peer_access(const std::vector<Gpu>& gpus, const GpuKind& kind) {
+Finding check_peer_access(const std::vector<Gpu>& gpus, const GpuKind& kind) {
   for (const auto& gpu : gpus) {
     for (const auto& other : gpus) {
       const auto& peers = gpu.peers;
       if (gpu.index != other.index &&
           std::find(peers.begin(), peers.end(), other.index) == peers.end()) {
         return {
-            Verdict::kDoubtful,
+            CheckResult::kWarning,
             str_cat(
                 "GPU ",
                 gpu.index,
@@ -238,10 +242,11 @@ Finding judge_peer_access(const std::vector<Gpu>& gpus, const GpuKind& kind) {
       }
     }
   }
-  return {Verdict::kGood, "every GPU can read the memory of every other GPU"};
+  return {
+      CheckResult::kPassed, "every GPU can read the memory of every other GPU"};
 }
 
-Finding judge_clock(const std::string& host, double seconds) {
+Finding check_clock(const std::string& host, double seconds) {
   constexpr double kTolerable = 1.0;
   const auto rounded = std::round(seconds * 10) / 10;
   const std::string what = str_cat(
@@ -252,25 +257,25 @@ Finding judge_clock(const std::string& host, double seconds) {
       rounded < 0 ? " s behind this machine's" : " s ahead of this machine's");
   if (std::abs(seconds) > kTolerable) {
     return {
-        Verdict::kDoubtful,
+        CheckResult::kWarning,
         what,
         "synchronise both clocks with chrony or systemd-timesyncd"};
   }
-  return {Verdict::kGood, what};
+  return {CheckResult::kPassed, what};
 }
 
-Finding judge_connection(const std::string& host, int port, int error) {
+Finding check_connection(const std::string& host, int port, int error) {
   const std::string pair = str_cat(host, " port ", port);
   if (error == 0) {
-    return {Verdict::kGood, str_cat(pair, " answers")};
+    return {CheckResult::kPassed, str_cat(pair, " answers")};
   }
   if (error == ECONNREFUSED && port != kSshPort) {
     return {
-        Verdict::kGood,
+        CheckResult::kPassed,
         str_cat(pair, " can be reached; no program listens there yet")};
   }
   return {
-      Verdict::kBad,
+      CheckResult::kFailed,
       str_cat(pair, " cannot be reached (", std::strerror(error), ")"),
       port == kSshPort
           ? "start sshd on that host and open its port in the firewall"
@@ -293,7 +298,7 @@ std::vector<Finding> diagnose(
       !values.main_process_ip.empty()) {
     const std::string& first = values.main_process_ip;
     findings.push_back(look_at_name(first));
-    if (!is_first && findings.back().verdict != Verdict::kBad) {
+    if (!is_first && findings.back().result != CheckResult::kFailed) {
       findings.push_back(look_at_connection(first, port));
       findings.push_back(look_at_interface(resolve_host(first)[0], env));
     }
@@ -304,7 +309,7 @@ std::vector<Finding> diagnose(
   const std::string ssh = env(variables::kSshCommand).value_or("");
   for (size_t i = 1; i < hosts.size(); ++i) {
     findings.push_back(look_at_name(hosts[i].address()));
-    if (findings.back().verdict == Verdict::kBad) {
+    if (findings.back().result == CheckResult::kFailed) {
       continue;
     }
     if (ssh.empty()) {
@@ -332,15 +337,15 @@ std::vector<Finding> diagnose_machine(
   }
   findings.push_back(look_at_gpus(config, facts));
   if (facts.gpus.size() > 1) {
-    findings.push_back(judge_peer_access(facts.gpus, *facts.gpu_kind));
+    findings.push_back(check_peer_access(facts.gpus, *facts.gpu_kind));
   }
-  findings.push_back(judge_shared_memory(read_memory()));
-  findings.push_back(judge_file_limits(read_file_limits()));
+  findings.push_back(check_shared_memory(read_memory()));
+  findings.push_back(check_file_limits(read_file_limits()));
   findings.push_back(look_at_own_clock());
   return findings;
 }
 
-Finding look_at_libraries(const std::string& program) {
+Finding check_libraries(const std::string& program) {
   // The dynamic linker lists what it loads without starting the program.
   const std::string command =
       "LD_TRACE_LOADED_OBJECTS=1 " + shell_quoted(program) + " 2>&1";
@@ -355,10 +360,10 @@ Finding look_at_libraries(const std::string& program) {
     }
   }
   if (missing.empty()) {
-    return {Verdict::kGood, "the training library finds torch"};
+    return {CheckResult::kPassed, "the training library finds torch"};
   }
   return {
-      Verdict::kBad,
+      CheckResult::kFailed,
       str_cat(program, " cannot find ", missing),
       "reinstall the version of torch that accelerate was built with, or add "
       "its lib folder to LD_LIBRARY_PATH"};
@@ -367,7 +372,7 @@ Finding look_at_libraries(const std::string& program) {
 std::vector<std::string> problems_of(const std::vector<Finding>& findings) {
   std::vector<std::string> problems;
   for (const auto& finding : findings) {
-    if (finding.verdict == Verdict::kBad) {
+    if (finding.result == CheckResult::kFailed) {
       problems.push_back(finding.what + ": " + finding.remedy);
     }
   }

@@ -14,11 +14,11 @@
 
 namespace accelerate {
 
-enum class Verdict { kGood, kDoubtful, kBad };
+enum class CheckResult { kPassed, kWarning, kFailed };
 
 /// One line of `accelerate doctor`.
 struct Finding {
-  Verdict verdict = Verdict::kGood;
+  CheckResult result = CheckResult::kPassed;
   /// What was checked and found.
   std::string what = {};
   /// What to do; empty if the check passed.
@@ -44,20 +44,20 @@ ACCELERATE_INTERNAL std::vector<std::string> problems_of(
     const std::vector<Finding>& findings);
 
 /// Whether the system finds the shared libraries of one of our programs.
-ACCELERATE_INTERNAL Finding look_at_libraries(const std::string& program);
+ACCELERATE_INTERNAL Finding check_libraries(const std::string& program);
 
-/// The verdict on shared memory of this size.
-ACCELERATE_INTERNAL Finding judge_shared_memory(const MemoryFigures& memory);
-/// The verdict on GPUs: whether each can access every other's memory without
+/// The result for shared memory of this size.
+ACCELERATE_INTERNAL Finding check_shared_memory(const MemoryFigures& memory);
+/// The result for GPUs: whether each can access every other's memory without
 /// the CPU.
 ACCELERATE_INTERNAL Finding
-judge_peer_access(const std::vector<Gpu>& gpus, const GpuKind& kind);
-ACCELERATE_INTERNAL Finding judge_file_limits(const FileLimits& limits);
-/// The verdict on clocks: the clock of `host` is `seconds` ahead of ours.
+check_peer_access(const std::vector<Gpu>& gpus, const GpuKind& kind);
+ACCELERATE_INTERNAL Finding check_file_limits(const FileLimits& limits);
+/// The result for clocks: the clock of `host` is `seconds` ahead of ours.
 ACCELERATE_INTERNAL Finding
-judge_clock(const std::string& host, double seconds);
-/// The verdict on a connection. `error` is an errno, 0 if it succeeded.
+check_clock(const std::string& host, double seconds);
+/// The result for a connection. `error` is an errno, 0 if it succeeded.
 ACCELERATE_INTERNAL Finding
-judge_connection(const std::string& host, int port, int error);
+check_connection(const std::string& host, int port, int error);
 
 } // namespace accelerate

@@ -49,17 +49,17 @@ std::optional<std::string> FrameSeal::open(std::string_view sealed) {
 Handshake::Handshake(Side side, std::string token)
     : side_(side), token_(std::move(token)), own_number_(random_token()) {}
 
-Message Handshake::knock() const {
-  return KnockMessage{.number = own_number_};
+Message Handshake::first_message() const {
+  return ChallengeRequestMessage{.number = own_number_};
 }
 
 Handshake::Step Handshake::take(const Message& message) {
   if (const auto* refused = std::get_if<RefusedMessage>(&message)) {
     return {.refusal = refused->reason};
   }
-  if (const auto* knock = std::get_if<KnockMessage>(&message);
-      knock != nullptr && side_ == Side::kLeader && other_number_.empty()) {
-    return answer_knock(*knock);
+  if (const auto* request = std::get_if<ChallengeRequestMessage>(&message);
+      request != nullptr && side_ == Side::kLeader && other_number_.empty()) {
+    return answer_request(*request);
   }
   if (const auto* challenge = std::get_if<ChallengeMessage>(&message);
       challenge != nullptr && side_ == Side::kMember && other_number_.empty()) {
@@ -72,11 +72,12 @@ Handshake::Step Handshake::take(const Message& message) {
   return {.refusal = kOtherProtocol};
 }
 
-Handshake::Step Handshake::answer_knock(const KnockMessage& knock) {
-  if (knock.protocol != kProtocolVersion) {
+Handshake::Step Handshake::answer_request(
+    const ChallengeRequestMessage& request) {
+  if (request.protocol != kProtocolVersion) {
     return {.refusal = kOtherProtocol};
   }
-  other_number_ = knock.number;
+  other_number_ = request.number;
   return {.answer = ChallengeMessage{own_number_}};
 }
 

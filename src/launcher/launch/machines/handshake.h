@@ -54,7 +54,7 @@ class ACCELERATE_INTERNAL Handshake {
   Handshake(Side side, std::string token);
 
   /// The first message of a member.
-  Message knock() const;
+  Message first_message() const;
   /// Handles the next message of the other side.
   Step take(const Message& message);
   /// The seal for the frames that `side` sends. Call it once the handshake is
@@ -62,7 +62,7 @@ class ACCELERATE_INTERNAL Handshake {
   FrameSeal seal_of(Side side) const;
 
  private:
-  Step answer_knock(const KnockMessage& knock);
+  Step answer_request(const ChallengeRequestMessage& request);
   Step answer_challenge(const ChallengeMessage& challenge);
   Step check_proof(const ProofMessage& proof);
   std::string proof_of(Side side) const;

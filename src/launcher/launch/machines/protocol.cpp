@@ -153,7 +153,7 @@ std::string dump_to_fit(json object) {
   }
 }
 
-json to_json(const KnockMessage& m) {
+json to_json(const ChallengeRequestMessage& m) {
   return {{"type", "knock"}, {"protocol", m.protocol}, {"number", m.number}};
 }
 json to_json(const ChallengeMessage& m) {
@@ -231,8 +231,8 @@ json to_json(const FinishedMessage&) {
 json to_json(const StoppedMessage& m) {
   return {
       {"type", "stopped"},
-      {"is_any_preempted", m.departure.is_any_preempted},
-      {"is_orderly", m.departure.is_orderly}};
+      {"is_any_preempted", m.exit_summary.is_any_preempted},
+      {"is_orderly", m.exit_summary.is_orderly}};
 }
 json to_json(const InterruptedMessage& m) {
   return {{"type", "interrupted"}, {"signal", m.signal}};
@@ -244,8 +244,8 @@ json to_json(const AliveMessage&) {
   return {{"type", "alive"}};
 }
 
-Message read_knock(const ObjectReader& in) {
-  KnockMessage m;
+Message read_challenge_request(const ObjectReader& in) {
+  ChallengeRequestMessage m;
   // The protocol version is read first, because another version may have other
   // members.
   m.protocol = in.number("protocol", 0, 1 << 30);
@@ -303,7 +303,7 @@ Message read_signal(const ObjectReader& in) {
 using Reader = Message (*)(const ObjectReader&);
 const std::map<std::string, Reader, std::less<>>& readers() {
   static const std::map<std::string, Reader, std::less<>> table = {
-      {"knock", read_knock},
+      {"knock", read_challenge_request},
       {"challenge",
        [](auto& in) -> Message {
          return ChallengeMessage{in.digits("number")};

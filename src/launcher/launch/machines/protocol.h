@@ -20,16 +20,17 @@ inline constexpr int kProtocolVersion = 4;
 /// The maximum size of one frame, without its length.
 inline constexpr size_t kMaxFrameBytes = 64 * 1024;
 /// The maximum size of frames from a peer that is not authenticated yet.
-inline constexpr size_t kMaxStrangerBytes = 1024;
+inline constexpr size_t kMaxUnauthenticatedBytes = 1024;
 /// The length of the random numbers and proofs of a handshake.
 inline constexpr size_t kHandshakeDigits = 64;
 
-/// The first frame of every connection: a machine requests a challenge.
-struct KnockMessage {
+/// The first frame of every connection (`knock`): a machine requests a
+/// challenge.
+struct ChallengeRequestMessage {
   int protocol = kProtocolVersion;
   /// Random hexadecimal digits.
   std::string number = {};
-  bool operator==(const KnockMessage&) const = default;
+  bool operator==(const ChallengeRequestMessage&) const = default;
 };
 /// Machine 0 requests a proof that the token is known.
 struct ChallengeMessage {
@@ -92,7 +93,7 @@ struct FinishedMessage {
   bool operator==(const FinishedMessage&) const = default;
 };
 struct StoppedMessage {
-  Departure departure = {};
+  ExitSummary exit_summary = {};
   bool operator==(const StoppedMessage&) const = default;
 };
 /// The launcher of this machine was asked to end.
@@ -112,7 +113,7 @@ struct AliveMessage {
 };
 
 using Message = std::variant<
-    KnockMessage,
+    ChallengeRequestMessage,
     ChallengeMessage,
     ProofMessage,
     HelloMessage,

@@ -31,7 +31,7 @@ LogFile::LogFile(std::filesystem::path file, int64_t most_bytes, Say say)
         " (",
         std::strerror(errno),
         "); ",
-        way_out_for_logs(errno)));
+        hint_for_logs(errno)));
   }
 }
 

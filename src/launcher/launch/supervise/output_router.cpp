@@ -17,7 +17,7 @@
 #include "accelerate/error.h"
 #include "core/base/str.h"
 #include "launcher/launch/supervise/bar_thinner.h"
-#include "launcher/launch/supervise/last_words.h"
+#include "launcher/launch/supervise/error_report.h"
 #include "launcher/launch/supervise/log_file.h"
 
 namespace accelerate {
@@ -308,7 +308,7 @@ void OutputRouter::route(Source& source, std::string_view text) {
   if (source.is_raw && source.is_shown && !source.is_held) {
     const size_t report =
         source.stream == STDERR_FILENO && !options_.shows_all_errors
-            ? find_last_words(text)
+            ? find_error_report(text)
             : text.npos;
     console_of(source.stream).write_raw(text.substr(0, report));
     if (report != text.npos) {
@@ -364,7 +364,8 @@ void OutputRouter::take_line(Source& source, std::string_view line) {
   if (source.last_lines.size() > kLastLines) {
     source.last_lines.pop_front();
   }
-  const size_t report = source.is_report_open ? own.npos : find_last_words(own);
+  const size_t report =
+      source.is_report_open ? own.npos : find_error_report(own);
   if (report != own.npos) {
     if (report > 0) {
       show_line(source, line.substr(0, line.size() - own.size() + report));
@@ -481,24 +482,24 @@ OutputRouter::Source* OutputRouter::find_stderr(int rank) {
   return found == sources_.end() ? nullptr : found->get();
 }
 
-LastWords OutputRouter::last_words(int rank) {
+StderrTail OutputRouter::stderr_tail(int rank) {
   Source* source = find_stderr(rank);
   if (source == nullptr) {
     return {.is_shown = true};
   }
   take_all(*source);
-  LastWords words;
-  words.is_report = !source->report.empty();
-  words.is_shown = source->is_shown && !source->is_held;
-  if (words.is_report) {
-    words.lines = source->report;
+  StderrTail tail;
+  tail.is_report = !source->report.empty();
+  tail.is_shown = source->is_shown && !source->is_held;
+  if (tail.is_report) {
+    tail.lines = source->report;
   } else {
-    words.lines = {source->last_lines.begin(), source->last_lines.end()};
+    tail.lines = {source->last_lines.begin(), source->last_lines.end()};
   }
   if (!source->partial.empty()) {
-    words.lines.emplace_back(without_rank(source->partial, rank));
+    tail.lines.emplace_back(without_rank(source->partial, rank));
   }
-  return words;
+  return tail;
 }
 
 void OutputRouter::drop_held(int rank) {

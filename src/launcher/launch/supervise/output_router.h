@@ -50,10 +50,10 @@ struct OutputOptions {
 };
 
 /// The end of a worker's stderr.
-struct LastWords {
+struct StderrTail {
   /// The lines, oldest first, without torch's "[rank1]: ".
   std::vector<std::string> lines = {};
-  /// Whether `lines` are a traceback or similar (see last_words.h). Otherwise
+  /// Whether `lines` are a traceback or similar (see error_report.h). Otherwise
   /// they are just the last lines.
   bool is_report = false;
   /// Whether the console already shows `lines`.
@@ -96,13 +96,13 @@ class ACCELERATE_INTERNAL OutputRouter {
   ChildStreams open_helper(int id);
   /// Reads what the rank has written so far, then returns the end of its
   /// stderr.
-  LastWords last_words(int rank);
+  StderrTail stderr_tail(int rank);
   /// Drops what is held back for the rank.
   void drop_held(int rank);
   bool shows_all_errors() const { return options_.shows_all_errors; }
   /// Keeps reports held back until `close_workers`, because the workers are
   /// ending.
-  void hold_on() { is_ending_ = true; }
+  void hold_reports() { is_ending_ = true; }
   /// Reads the remaining output of every rank, including partial lines, and
   /// closes the streams.
   void close_workers();

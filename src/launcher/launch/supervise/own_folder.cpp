@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
       " (",
       std::strerror(cause),
       "); ",
-      way_out_for_logs(cause)));
+      hint_for_logs(cause)));
 }
 
 /// Opens one component of a path. Opens a link itself, and creates a missing
@@ -61,7 +61,7 @@ void check_owner(const fs::path& link, const struct stat& facts) {
 
 } // namespace
 
-const char* way_out_for_logs(int cause) {
+const char* hint_for_logs(int cause) {
   return cause == EMFILE || cause == ENFILE
              ? "raise the limit on open files (ulimit -n)"
              : "pass --log_dir a folder that you can write to";

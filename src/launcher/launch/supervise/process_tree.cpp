@@ -50,12 +50,12 @@ Reserve& reserve() {
 }
 
 /// Closes the reserve descriptor during its lifetime.
-class Look {
+class WithoutReserve {
  public:
-  Look() { reserve().file.reset(); }
-  ~Look() { reserve().take(); }
-  Look(const Look&) = delete;
-  Look& operator=(const Look&) = delete;
+  WithoutReserve() { reserve().file.reset(); }
+  ~WithoutReserve() { reserve().take(); }
+  WithoutReserve(const WithoutReserve&) = delete;
+  WithoutReserve& operator=(const WithoutReserve&) = delete;
 };
 
 /// The content of a file in /proc; empty if the process ended in the meantime.
@@ -78,7 +78,7 @@ std::optional<ProcessStat> read_process(pid_t pid) {
 }
 
 std::multimap<pid_t, pid_t> children_by_parent() {
-  const Look look;
+  const WithoutReserve without_reserve;
   std::multimap<pid_t, pid_t> children;
   DIR* kept = reserve().folder;
   DIR* folder = kept != nullptr ? kept : opendir("/proc");
@@ -146,19 +146,19 @@ std::vector<pid_t> descendants_of(pid_t root, const std::set<pid_t>& except) {
 }
 
 bool has_signal_flag(pid_t pid, std::string_view name, int signal) {
-  const Look look;
+  const WithoutReserve without_reserve;
   return has_flag(read_proc(pid, "status"), name, signal);
 }
 
 bool is_at_rest(pid_t pid, int signal) {
-  const Look look;
+  const WithoutReserve without_reserve;
   const std::string status = read_proc(pid, "status");
   return status.find("\nState:\tS") != std::string::npos &&
          !has_flag(status, "ShdPnd", signal);
 }
 
 std::string describe_process(pid_t pid) {
-  const Look look;
+  const WithoutReserve without_reserve;
   const auto process = read_process(pid);
   std::string name = read_proc(pid, "comm");
   name = name.substr(0, name.find('\n'));

@@ -15,8 +15,8 @@ constexpr int kMostExtensions = 20;
 constexpr std::chrono::seconds kMemory{5};
 constexpr unsigned kAll = 7;
 
-unsigned bit(Reached reached) {
-  return static_cast<unsigned>(reached);
+unsigned bit(SignalReceiver receiver) {
+  return static_cast<unsigned>(receiver);
 }
 
 bool is_same(const Signal& a, const Signal& b) {
@@ -41,13 +41,13 @@ SignalMerger::~SignalMerger() {
   }
 }
 
-void SignalMerger::came(const Signal& signal, Reached reached) {
+void SignalMerger::add(const Signal& signal, SignalReceiver receiver) {
   forget_old();
   // Find the latest arrival, because an earlier one may have been sent to one
   // process only.
   const auto known = std::find_if(
       arrivals_.rbegin(), arrivals_.rend(), [&](const Arrival& other) {
-        const bool is_new_there = (other.reached & bit(reached)) == 0;
+        const bool is_new_there = (other.received_by & bit(receiver)) == 0;
         return is_same(other.signal, signal) &&
                (other.timer != 0 || is_new_there);
       });
@@ -55,15 +55,15 @@ void SignalMerger::came(const Signal& signal, Reached reached) {
   if (known == arrivals_.rend()) {
     arrivals_.push_back(
         {.signal = signal,
-         .reached = bit(reached),
+         .received_by = bit(receiver),
          .time = EventLoop::Clock::now(),
          .is_older_than_workers = is_older});
     begin_waiting(arrivals_.back());
     return;
   }
-  known->reached |= bit(reached);
+  known->received_by |= bit(receiver);
   known->is_older_than_workers |= is_older;
-  if (known->reached == kAll && !std::exchange(known->is_decided, true)) {
+  if (known->received_by == kAll && !std::exchange(known->is_decided, true)) {
     hand_on();
   }
 }
@@ -101,7 +101,8 @@ void SignalMerger::waited(EventLoop::TimerId timer) {
       arrivals_.begin(), arrivals_.end(), [&](const Arrival& other) {
         return other.timer == timer;
       });
-  const bool has_witness = (arrival->reached & bit(Reached::kWitness)) != 0;
+  const bool has_witness =
+      (arrival->received_by & bit(SignalReceiver::kWitness)) != 0;
   if (!has_witness && is_witness_busy_(arrival->signal.number) &&
       arrival->num_extensions++ < kMostExtensions) {
     begin_waiting(*arrival);
@@ -109,7 +110,7 @@ void SignalMerger::waited(EventLoop::TimerId timer) {
   }
   arrival->timer = 0;
   arrival->is_decided = true;
-  if (arrival->reached == bit(Reached::kWitness)) {
+  if (arrival->received_by == bit(SignalReceiver::kWitness)) {
     arrivals_.erase(arrival); // only the witness received it
   }
   hand_on();
@@ -125,7 +126,7 @@ void SignalMerger::hand_on() {
     if (!std::exchange(arrival.is_handed_on, true)) {
       ready.emplace_back(
           arrival.signal.number,
-          (arrival.reached & bit(Reached::kWitness)) != 0 &&
+          (arrival.received_by & bit(SignalReceiver::kWitness)) != 0 &&
               !arrival.is_older_than_workers);
     }
   }
@@ -138,7 +139,7 @@ void SignalMerger::forget_old() {
   const auto now = EventLoop::Clock::now();
   std::erase_if(arrivals_, [&](const Arrival& arrival) {
     return arrival.timer == 0 &&
-           (arrival.reached == kAll || now - arrival.time > kMemory);
+           (arrival.received_by == kAll || now - arrival.time > kMemory);
   });
 }
 

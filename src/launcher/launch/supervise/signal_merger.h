@@ -15,7 +15,11 @@
 namespace accelerate {
 
 /// A process of the launcher that can receive a signal. Values are bits.
-enum class Reached : unsigned { kSupervisor = 1, kGuardian = 2, kWitness = 4 };
+enum class SignalReceiver : unsigned {
+  kSupervisor = 1,
+  kGuardian = 2,
+  kWitness = 4
+};
 
 /// A signal to a process group reaches the supervisor three times: directly,
 /// through the guardian and through the witness (`SignalWitness`). This merges
@@ -35,7 +39,7 @@ class ACCELERATE_INTERNAL SignalMerger {
   SignalMerger(EventLoop& loop, IsWitnessBusy is_busy, Callback callback);
   ~SignalMerger();
 
-  void came(const Signal& signal, Reached reached);
+  void add(const Signal& signal, SignalReceiver receiver);
   /// Call it when workers have been started. Earlier signals, and those still
   /// pending, may have been sent before that.
   void workers_began();
@@ -45,7 +49,7 @@ class ACCELERATE_INTERNAL SignalMerger {
  private:
   struct Arrival {
     Signal signal;
-    unsigned reached = 0;
+    unsigned received_by = 0;
     EventLoop::Clock::time_point time = {};
     /// The timer of the current wait; 0 once it is over.
     EventLoop::TimerId timer = 0;

@@ -14,7 +14,7 @@
 #include "core/base/str.h"
 #include "core/base/variables.h"
 #include "launcher/launch/supervise/error_file.h"
-#include "launcher/launch/supervise/last_words.h"
+#include "launcher/launch/supervise/error_report.h"
 #include "launcher/launch/supervise/process_tree.h"
 
 namespace accelerate {
@@ -124,7 +124,7 @@ void Supervisor::start(const std::vector<WorkerSpec>& workers) {
   state_ = WorkersState::kStarting;
   workers_.clear();
   taken_.clear();
-  culprits_error_.clear();
+  reported_error_.clear();
   oom_kills_.emplace();
   is_killing_ = false;
   is_sweeping_ = false;
@@ -183,28 +183,27 @@ void Supervisor::worker_ended(size_t index, int wait_status) {
     return;
   }
   if (wait_status != 0) {
-    const LastWords words = output_.last_words(worker.rank);
-    const bool may_be_cause = !words.is_report ||
-                              !is_consequence(words.lines) ||
+    const StderrTail tail = output_.stderr_tail(worker.rank);
+    const bool may_be_cause = !tail.is_report || !is_consequence(tail.lines) ||
                               exit_code_of(wait_status) == kExitPreempted;
     if (may_be_cause) {
-      blame(index);
+      report_failure(index);
       return;
     }
     if (!suspect_) {
       suspect_ = index;
       suspect_timer_ = loop_.after(kSuspectTime, [this] {
         suspect_timer_ = 0;
-        blame(*suspect_);
+        report_failure(*suspect_);
       });
     }
   }
   if (suspect_ && !any_running()) {
-    blame(*suspect_);
+    report_failure(*suspect_);
   }
 }
 
-void Supervisor::blame(size_t index) {
+void Supervisor::report_failure(size_t index) {
   loop_.cancel(std::exchange(suspect_timer_, 0));
   suspect_.reset();
   state_ = WorkersState::kFailed;
@@ -212,23 +211,23 @@ void Supervisor::blame(size_t index) {
 }
 
 FailureReport Supervisor::describe_failure(const Worker& worker) {
-  LastWords words = output_.last_words(worker.rank);
+  StderrTail tail = output_.stderr_tail(worker.rank);
   std::string how = describe_end(*worker.wait_status);
   if (exit_code_of(*worker.wait_status) == 128 + SIGKILL &&
       oom_kills_->may_have_killed(worker.pid)) {
     how += " because memory ran out. Use a smaller batch or fewer processes";
   }
-  how += who_left_before();
+  how += describe_finished_ranks();
   const std::string message = read_error_file(worker.error_file);
-  if (!message.empty() && !words.is_report) {
+  if (!message.empty() && !tail.is_report) {
     how += "; its error file says: " + message;
   }
-  if (words.is_report) {
-    culprits_error_ = final_error(words.lines);
-    if (words.is_shown) {
-      how += str_cat(" (see above): ", culprits_error_);
+  if (tail.is_report) {
+    reported_error_ = final_error(tail.lines);
+    if (tail.is_shown) {
+      how += str_cat(" (see above): ", reported_error_);
     } else if (!output_.shows_all_errors()) {
-      words.lines = fold_library_frames(words.lines, own_package());
+      tail.lines = fold_library_frames(tail.lines, own_package());
     }
     output_.drop_held(worker.rank);
   }
@@ -237,8 +236,8 @@ FailureReport Supervisor::describe_failure(const Worker& worker) {
       .host = host_name(),
       .exit_code = exit_code_of(*worker.wait_status),
       .how = how,
-      .last_lines = shortened(std::move(words.lines)),
-      .is_shown = words.is_shown};
+      .last_lines = shortened(std::move(tail.lines)),
+      .is_shown = tail.is_shown};
 }
 
 // Reports that repeat the same error, or only say that another rank is gone,
@@ -248,18 +247,18 @@ void Supervisor::drop_consequences() {
     if (worker.wait_status.value_or(0) == 0) {
       continue;
     }
-    const LastWords words = output_.last_words(worker.rank);
+    const StderrTail tail = output_.stderr_tail(worker.rank);
     const bool is_repeated =
-        !culprits_error_.empty() && final_error(words.lines) == culprits_error_;
-    if (words.is_report && (is_consequence(words.lines) ||
-                            is_interrupt(words.lines) || is_repeated)) {
+        !reported_error_.empty() && final_error(tail.lines) == reported_error_;
+    if (tail.is_report && (is_consequence(tail.lines) ||
+                           is_interrupt(tail.lines) || is_repeated)) {
       output_.drop_held(worker.rank);
     }
   }
 }
 
 // A rank that returned early often causes the others' failure.
-std::string Supervisor::who_left_before() const {
+std::string Supervisor::describe_finished_ranks() const {
   constexpr int kMostNamed = 8;
   std::string text;
   int named = 0;
@@ -279,7 +278,7 @@ void Supervisor::stop(
   state_ = is_to_restart ? WorkersState::kRestarting : WorkersState::kStopping;
   loop_.cancel(std::exchange(suspect_timer_, 0));
   suspect_.reset();
-  output_.hold_on();
+  output_.hold_reports();
   keep_for_next_start();
   forget_held();
   if (signal == SIGKILL) {
@@ -405,16 +404,16 @@ void Supervisor::keep_for_next_start() {
   }
 }
 
-Departure Supervisor::departure() const {
-  Departure departure;
+ExitSummary Supervisor::exit_summary() const {
+  ExitSummary exit_summary;
   for (const Worker& worker : workers_) {
     if (worker.wait_status) {
       const int code = exit_code_of(*worker.wait_status);
-      departure.is_any_preempted |= code == kExitPreempted;
-      departure.is_orderly &= code == kExitPreempted || code == 0;
+      exit_summary.is_any_preempted |= code == kExitPreempted;
+      exit_summary.is_orderly &= code == kExitPreempted || code == 0;
     }
   }
-  return departure;
+  return exit_summary;
 }
 
 void Supervisor::kill_after(std::chrono::milliseconds grace) {

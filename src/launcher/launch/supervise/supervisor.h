@@ -96,7 +96,7 @@ class ACCELERATE_INTERNAL Supervisor {
       GroupSignalled group = GroupSignalled::kNo,
       Timing timing = Timing::kAtOnce);
   /// How the workers that have ended exited, combined.
-  Departure departure() const;
+  ExitSummary exit_summary() const;
   /// Passes a signal on to the workers. A signal that stops or continues
   /// processes is also sent to all processes below them. SIGUSR1 and SIGUSR2
   /// never end a worker: a worker without a handler gets them once it has
@@ -119,8 +119,8 @@ class ACCELERATE_INTERNAL Supervisor {
     std::map<int, EventLoop::Clock::time_point> held = {};
   };
 
-  std::string who_left_before() const;
-  void blame(size_t index);
+  std::string describe_finished_ranks() const;
+  void report_failure(size_t index);
   FailureReport describe_failure(const Worker& worker);
   void drop_consequences();
   void worker_ended(size_t index, int wait_status);
@@ -165,7 +165,7 @@ class ACCELERATE_INTERNAL Supervisor {
   std::optional<size_t> suspect_;
   EventLoop::TimerId suspect_timer_ = 0;
   /// The last error of the worker that was reported as failed.
-  std::string culprits_error_;
+  std::string reported_error_;
   bool is_killing_ = false;
   bool is_sweeping_ = false; // all workers have ended; ending what they left
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Unauthenticated connections to the control port: rejected, and the job
+// UnauthenticatedPeers connections to the control port: rejected, and the job
 // continues.
 #include <gmock/gmock.h>
 #include <poll.h>
@@ -105,7 +105,7 @@ std::unique_ptr<Subprocess> start_machine(
 }
 
 /// Machine 0 of two, with a token, on the loopback interface.
-class Strangers : public NeedsCodes {
+class UnauthenticatedPeers : public NeedsCodes {
  protected:
   void SetUp() override {
     NeedsCodes::SetUp();
@@ -142,10 +142,10 @@ class Strangers : public NeedsCodes {
   std::unique_ptr<Subprocess> first_;
 };
 
-TEST_F(Strangers, WithAWrongTokenLearnNothingElse) {
+TEST_F(UnauthenticatedPeers, WithAWrongTokenLearnNothingElse) {
   const auto thief = connect_to(port_);
   Handshake guess(Side::kMember, "a guess");
-  std::string heard = say(thief.get(), guess.knock());
+  std::string heard = say(thief.get(), guess.first_message());
   const auto step = guess.take(decode_payload(heard.substr(4)));
   heard += say(thief.get(), step.answer.value());
   EXPECT_THAT(heard, HasSubstr("the job token is wrong"));
@@ -153,9 +153,9 @@ TEST_F(Strangers, WithAWrongTokenLearnNothingElse) {
   expect_that_the_job_runs();
 }
 
-TEST_F(Strangers, WithAnotherProtocolLearnNothingElse) {
+TEST_F(UnauthenticatedPeers, WithAnotherProtocolLearnNothingElse) {
   const Message greetings[] = {
-      KnockMessage{.protocol = 7},
+      ChallengeRequestMessage{.protocol = 7},
       HelloMessage{.version = "99.0", .machine_rank = 1},
       ChallengeMessage{random_token()}};
   for (const auto& greeting : greetings) {
@@ -167,20 +167,20 @@ TEST_F(Strangers, WithAnotherProtocolLearnNothingElse) {
   expect_that_the_job_runs();
 }
 
-TEST_F(Strangers, WhoRepeatWhatTheyHeardAreRefused) {
+TEST_F(UnauthenticatedPeers, WhoRepeatWhatTheyHeardAreRefused) {
   Handshake member(Side::kMember, "the token");
   const auto first = connect_to(port_);
-  const auto challenge = say(first.get(), member.knock());
+  const auto challenge = say(first.get(), member.first_message());
   const Message proof =
       member.take(decode_payload(challenge.substr(4))).answer.value();
   EXPECT_THAT(say(first.get(), proof), HasSubstr("\"proof\""));
   const auto second = connect_to(port_);
-  say(second.get(), member.knock());
+  say(second.get(), member.first_message());
   EXPECT_THAT(say(second.get(), proof), HasSubstr("the job token is wrong"));
   expect_that_the_job_runs();
 }
 
-TEST_F(Strangers, CannotWriteToTheTerminal) {
+TEST_F(UnauthenticatedPeers, CannotWriteToTheTerminal) {
   const auto peer = connect_to(port_);
   send_text(
       peer.get(),
@@ -214,7 +214,7 @@ TEST_F(Impostor, LearnsNeitherTheTokenNorTheConfiguration) {
   }
 }
 
-TEST_F(Strangers, SendingGarbageAreDisconnected) {
+TEST_F(UnauthenticatedPeers, SendingGarbageAreDisconnected) {
   for (const std::string& garbage :
        {std::string("GET / HTTP/1.1\r\n\r\n"),
         std::string("\xFF\xFF\xFF\xFF whatever", 14),
@@ -228,7 +228,7 @@ TEST_F(Strangers, SendingGarbageAreDisconnected) {
   expect_that_the_job_runs();
 }
 
-TEST_F(Strangers, SilentOrIncompleteDoNotDelayTheJob) {
+TEST_F(UnauthenticatedPeers, SilentOrIncompleteDoNotDelayTheJob) {
   std::vector<UniqueFile> silent;
   for (int i = 0; i < 20; ++i) {
     silent.push_back(connect_to(port_));
@@ -237,7 +237,7 @@ TEST_F(Strangers, SilentOrIncompleteDoNotDelayTheJob) {
   expect_that_the_job_runs();
 }
 
-TEST_F(Strangers, AThousandAtATimeDoNotStopTheJob) {
+TEST_F(UnauthenticatedPeers, AThousandAtATimeDoNotStopTheJob) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
   limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 4096);
@@ -250,7 +250,7 @@ TEST_F(Strangers, AThousandAtATimeDoNotStopTheJob) {
 }
 
 /// Machine 0 with few descriptors.
-class StrangersAtALowLimit : public Strangers {
+class UnauthenticatedAtALowLimit : public UnauthenticatedPeers {
  protected:
   std::unique_ptr<Subprocess> launch(int rank) override {
     return start_machine(
@@ -273,7 +273,7 @@ double processor_time(pid_t group) {
   return total;
 }
 
-TEST_F(StrangersAtALowLimit, SilentDoNotMakeItSpin) {
+TEST_F(UnauthenticatedAtALowLimit, SilentDoNotMakeItSpin) {
   std::vector<UniqueFile> crowd;
   for (int i = 0; i < 60; ++i) {
     crowd.push_back(begin_connect("127.0.0.1", port_));
@@ -284,7 +284,7 @@ TEST_F(StrangersAtALowLimit, SilentDoNotMakeItSpin) {
   expect_that_the_job_runs();
 }
 
-TEST_F(Strangers, DoNotDisturbAJobThatRuns) {
+TEST_F(UnauthenticatedPeers, DoNotDisturbAJobThatRuns) {
   auto second = launch(1);
   ASSERT_TRUE(eventually(
       [&] { return first_->out().find("rank 0 ran") != std::string::npos; }));

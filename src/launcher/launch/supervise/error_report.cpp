@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/launch/supervise/last_words.h"
+#include "launcher/launch/supervise/error_report.h"
 
 #include <algorithm>
 #include <array>
@@ -90,7 +90,7 @@ void end_run(Run& run, std::vector<std::string>& folded) {
 
 } // namespace
 
-size_t find_last_words(std::string_view text) {
+size_t find_error_report(std::string_view text) {
   size_t first = text.npos;
   for (const auto beginning : kBeginnings) {
     const size_t found = text.find(beginning);
@@ -108,52 +108,52 @@ std::string_view without_rank(std::string_view line, int rank) {
   return line;
 }
 
-std::string final_error(const std::vector<std::string>& words) {
-  const auto last = std::find_if(words.rbegin(), words.rend(), [](auto& line) {
+std::string final_error(const std::vector<std::string>& lines) {
+  const auto last = std::find_if(lines.rbegin(), lines.rend(), [](auto& line) {
     return is_frame(line) || line.starts_with("terminate called ") ||
            line.starts_with("Fatal Python error: ");
   });
-  if (last == words.rend()) {
-    return words.empty() ? std::string() : words.back();
+  if (last == lines.rend()) {
+    return lines.empty() ? std::string() : lines.back();
   }
   if (!is_frame(*last)) {
     // The next line contains "  what():  " and the message.
-    const auto what = last == words.rbegin() ? words.end() : last.base();
-    return what != words.end() && contains(*what, "what():")
+    const auto what = last == lines.rbegin() ? lines.end() : last.base();
+    return what != lines.end() && contains(*what, "what():")
                ? str_cat(
                      *last, ": ", trimmed(what->substr(what->find(':') + 1)))
                : *last;
   }
-  const auto error = std::find_if(last.base(), words.end(), [](auto& line) {
+  const auto error = std::find_if(last.base(), lines.end(), [](auto& line) {
     return !line.empty() && line[0] != ' ';
   });
-  return error == words.end() ? std::string() : *error;
+  return error == lines.end() ? std::string() : *error;
 }
 
-bool is_consequence(const std::vector<std::string>& words) {
-  const std::string error = final_error(words);
+bool is_consequence(const std::vector<std::string>& lines) {
+  const std::string error = final_error(lines);
   return std::any_of(kLostPeer.begin(), kLostPeer.end(), [&](auto phrase) {
     return contains(error, phrase);
   });
 }
 
-bool is_interrupt(const std::vector<std::string>& words) {
-  return final_error(words).starts_with("KeyboardInterrupt");
+bool is_interrupt(const std::vector<std::string>& lines) {
+  return final_error(lines).starts_with("KeyboardInterrupt");
 }
 
 std::vector<std::string> fold_library_frames(
-    const std::vector<std::string>& words,
+    const std::vector<std::string>& lines,
     const std::string& own_package) {
   const auto is_users = [&](const std::string& line) {
     return (is_frame(line) || is_native_frame(line)) &&
            package_of(line, own_package).empty();
   };
-  if (std::none_of(words.begin(), words.end(), is_users)) {
-    return words;
+  if (std::none_of(lines.begin(), lines.end(), is_users)) {
+    return lines;
   }
   std::vector<std::string> folded;
   Run run;
-  for (const std::string& line : words) {
+  for (const std::string& line : lines) {
     const bool begins_frame = is_frame(line) || is_native_frame(line);
     const std::string package =
         begins_frame ? package_of(line, own_package) : std::string();

@@ -11,7 +11,7 @@ namespace accelerate {
 
 /// The units that one pass has used, and those that it will use next if it is
 /// like the previous pass.
-class ACCELERATE_INTERNAL UsePlan {
+class ACCELERATE_INTERNAL PrefetchPlan {
  public:
   void begin();
   /// Records a use. Returns false if `unit` was also the last one used.

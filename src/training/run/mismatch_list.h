@@ -10,7 +10,7 @@
 namespace accelerate {
 
 /// Collects mismatches, so that one message lists all of them.
-class Misfits {
+class MismatchList {
  public:
   void
   add(const char* what, const std::string& name, const std::string& more = {}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "training/parallel/use_plan.h"
+#include "training/parallel/prefetch_plan.h"
 
 #include <algorithm>
 
@@ -19,13 +19,13 @@ std::vector<size_t> first_distinct(Iterator begin, Iterator end, size_t count) {
 
 } // namespace
 
-void UsePlan::begin() {
+void PrefetchPlan::begin() {
   now_.clear();
   position_ = 0;
   follows_ = !before_.empty();
 }
 
-bool UsePlan::use(size_t unit) {
+bool PrefetchPlan::use(size_t unit) {
   if (!now_.empty() && now_.back() == unit) {
     return false;
   }
@@ -42,7 +42,7 @@ bool UsePlan::use(size_t unit) {
   return true;
 }
 
-std::vector<size_t> UsePlan::coming(size_t count) const {
+std::vector<size_t> PrefetchPlan::coming(size_t count) const {
   if (!now_.empty() && !follows_) {
     return {};
   }
@@ -53,11 +53,11 @@ std::vector<size_t> UsePlan::coming(size_t count) const {
       count);
 }
 
-std::vector<size_t> UsePlan::recent(size_t count) const {
+std::vector<size_t> PrefetchPlan::recent(size_t count) const {
   return first_distinct(now_.rbegin(), now_.rend(), count);
 }
 
-void UsePlan::end() {
+void PrefetchPlan::end() {
   before_ = std::move(now_);
   now_.clear();
   position_ = 0;

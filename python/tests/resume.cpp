@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goes on with a training that Python began: test_checkpoint_languages.py.
 //
-//     checkpoint_go_on CHECKPOINT OPTIMIZER NUM_BATCHES OUTPUT
+//     checkpoint_resume CHECKPOINT OPTIMIZER NUM_BATCHES OUTPUT
 //
 // Loads CHECKPOINT, saves what it got to OUTPUT, and prints the samples and the
 // loss of each batch that comes next.
@@ -57,7 +57,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
   return std::make_unique<accelerate::optim::AdamW>(groups);
 }
 
-void go_on(char** arguments) {
+void resume(char** arguments) {
   accelerate::AcceleratorOptions options;
   options.cpu = true;
   options.accumulation.num_steps = 2;
@@ -101,11 +101,11 @@ void go_on(char** arguments) {
 
 int main(int count, char** arguments) {
   if (count != 5) {
-    std::fputs("go_on CHECKPOINT OPTIMIZER NUM_BATCHES OUTPUT\n", stderr);
+    std::fputs("resume CHECKPOINT OPTIMIZER NUM_BATCHES OUTPUT\n", stderr);
     return 2;
   }
   try {
-    go_on(arguments);
+    resume(arguments);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;
