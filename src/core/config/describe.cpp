@@ -115,7 +115,7 @@ std::string options_markdown() {
 std::string summarize(const LaunchConfig& config, int num_gpus) {
   const int used = config.cpu ? 0 : num_gpus;
   const int num_processes = config.num_processes.value_or(
-      std::max(1, used) * config.num_machines.most);
+      default_num_local(used) * config.num_machines.most);
   std::string text = str_cat(
       num_processes,
       num_processes == 1 ? " process" : " processes",

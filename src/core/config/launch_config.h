@@ -2,6 +2,7 @@
 // The settings of a launch, and their sources.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -14,6 +15,12 @@ namespace accelerate {
 
 /// The default port of rank 0 on several machines, as in torch.
 inline constexpr int kDefaultMainProcessPort = 29500;
+
+/// The number of processes on a machine with `num_gpus` usable GPUs, unless an
+/// option sets it (see `num_local_of` in `plan.cpp`).
+constexpr int default_num_local(int num_gpus) {
+  return std::max(1, num_gpus);
+}
 
 /// The number of machines of a job: one number, or a range within which it may
 /// shrink and grow (an elastic job).
@@ -42,8 +49,7 @@ struct LaunchConfig {
   bool multi_gpu = false;
   /// A name of `precision_name.h`.
   std::string mixed_precision = "no";
-  /// The total over all machines. If unset, as many as there are devices (one
-  /// on a CPU).
+  /// The total over all machines. If unset, `default_num_local` on each.
   std::optional<int> num_processes = {};
   /// Indices or UUIDs of the GPUs to use; empty: all.
   std::vector<std::string> gpu_ids = {};

@@ -340,7 +340,7 @@ LaunchConfig default_config(int num_gpus, const std::string& mixed_precision) {
       {mixed_precision, "--mixed_precision"});
   config.cpu = num_gpus == 0;
   config.multi_gpu = num_gpus > 1;
-  config.num_processes = std::max(1, num_gpus);
+  config.num_processes = default_num_local(num_gpus);
   return config;
 }
 

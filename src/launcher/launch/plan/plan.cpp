@@ -50,13 +50,28 @@ void check_gpus(const ResolvedConfig& config, const MachineFacts& facts) {
   }
 }
 
+/// The number of workers on this machine according to the options. All rules
+/// for this number, highest precedence first:
+///
+/// 1. The tasks of a cluster that starts one task per rank (`make_plan`). An
+///    --num_processes that differs is an error (`check_in_place`).
+/// 2. The `slots` of the host (`LaunchStarter::num_local`, in `make_plan`).
+/// 3. This machine's share of `num_processes`. The configuration file's number
+///    counts as 1 if its distributed_type is NO, and -1 means unset
+///    (`config_file.cpp`).
+/// 4. This machine's share of the product of the parallelism sizes, which sets
+///    an unset `num_processes` (`resolve_parallelism`).
+/// 5. One per usable GPU, or one on the CPU (`default_num_local`).
+///
+/// mpirun places all processes itself and needs `num_processes`
+/// (`under_mpirun`).
 int num_local_of(
     const ResolvedConfig& resolved,
     int num_machines,
     const MachineFacts& facts) {
   const LaunchConfig& config = resolved.values;
   if (!config.num_processes) {
-    return std::max(1, static_cast<int>(facts.gpus.size()));
+    return default_num_local(static_cast<int>(facts.gpus.size()));
   }
   if (*config.num_processes % num_machines != 0) {
     throw ConfigError(str_cat(

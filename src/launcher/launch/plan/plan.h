@@ -58,10 +58,8 @@ struct LaunchStarter {
 struct LaunchPlan {
   /// The command, without the variables that differ between workers.
   ChildCommand command = {};
-  /// The number of workers on this machine. The first of these that is known:
-  /// the tasks of a cluster that starts one task per rank, the `slots` of the
-  /// host, this machine's share of `num_processes` (which the parallelism sizes
-  /// can set), one per usable GPU, or 1.
+  /// The number of workers on this machine. `num_local_of` in `plan.cpp` lists
+  /// the rules.
   int num_local = 1;
   /// Whether the launcher assigns ranks to workers; false if mpirun does.
   bool is_ranked = true;
