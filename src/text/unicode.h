@@ -9,8 +9,6 @@
 #include <array>
 #include <cstdint>
 
-#include "core/base/internal.h"
-
 namespace accelerate::text {
 
 /// Properties of a code point, as bits. The Rust library uses tables of
@@ -46,8 +44,8 @@ struct ClassTable {
   std::array<CharClasses, kNumTabulated> of;
 };
 /// Created on the first call, in a few milliseconds. Thread-safe.
-ACCELERATE_INTERNAL const ClassTable& class_table();
-ACCELERATE_INTERNAL CharClasses computed_classes(char32_t c);
+const ClassTable& class_table();
+CharClasses computed_classes(char32_t c);
 
 inline CharClasses classes(char32_t c) {
   static const ClassTable& table = class_table();
@@ -61,11 +59,11 @@ struct CodePoints {
 };
 
 /// Full lowercase, without context.
-ACCELERATE_INTERNAL CodePoints lowercase(char32_t c);
+CodePoints lowercase(char32_t c);
 /// Full canonical decomposition.
-ACCELERATE_INTERNAL CodePoints decompose(char32_t c);
+CodePoints decompose(char32_t c);
 /// Canonical combining class.
-ACCELERATE_INTERNAL int combining_class(char32_t c);
+int combining_class(char32_t c);
 
 /// The blocks that BERT treats as Chinese characters.
 bool is_chinese(char32_t c);

@@ -6,16 +6,14 @@
 #include <string>
 #include <string_view>
 
-#include "core/base/internal.h"
-
 namespace accelerate::text {
 
 /// Returns whether the text is ASCII. Throws `InvalidUtf8Error` with `where` in
 /// its message.
-ACCELERATE_INTERNAL bool check_utf8(std::string_view text, const char* where);
+bool check_utf8(std::string_view text, const char* where);
 
 /// `bytes` with each invalid sequence replaced by U+FFFD.
-ACCELERATE_INTERNAL std::string replace_invalid_utf8(std::string_view bytes);
+std::string replace_invalid_utf8(std::string_view bytes);
 
 inline bool is_ascii(char byte) {
   return static_cast<unsigned char>(byte) < 0x80;

@@ -49,10 +49,10 @@ class ACCELERATE_INTERNAL AtomicFile {
 
 /// Throws the `SystemError` that an `AtomicFile` would throw because something
 /// other than a file exists under that name. Call it for an early check.
-ACCELERATE_INTERNAL void check_replaceable(const std::filesystem::path& target);
+void check_replaceable(const std::filesystem::path& target);
 
 /// Flushes the names in a folder to disk, so that they survive a power failure.
 /// Throws `SystemError`.
-ACCELERATE_INTERNAL void sync_folder(const std::filesystem::path& folder);
+void sync_folder(const std::filesystem::path& folder);
 
 } // namespace accelerate

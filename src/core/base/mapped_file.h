@@ -32,6 +32,6 @@ class ACCELERATE_INTERNAL MappedFile {
 /// Reads a part of a mapped file from the disk and maps its pages, with one
 /// call instead of one fault for every few pages. Only saves time: kernels
 /// before 5.14 ignore it.
-ACCELERATE_INTERNAL void populate(std::span<const std::byte> mapped);
+void populate(std::span<const std::byte> mapped);
 
 } // namespace accelerate

@@ -15,8 +15,8 @@ namespace accelerate {
 ACCELERATE_INTERNAL std::string new_job_name();
 /// Whether the process that created the name is still running. Empty if it ran
 /// on another machine, or the name was not created by `new_job_name`.
-ACCELERATE_INTERNAL std::optional<bool> is_job_alive(const std::string& name);
+std::optional<bool> is_job_alive(const std::string& name);
 /// Describes a job for messages: "process 4711 on node1".
-ACCELERATE_INTERNAL std::string describe_job(const std::string& name);
+std::string describe_job(const std::string& name);
 
 } // namespace accelerate

@@ -106,6 +106,6 @@ ACCELERATE_INTERNAL std::string format_field(
     const LaunchConfig& config,
     const Field& field);
 /// "a whole number from 1 to 4096", "no, fp16 or bf16", "true or false".
-ACCELERATE_INTERNAL std::string expectation(const Field& field);
+std::string expectation(const Field& field);
 
 } // namespace accelerate

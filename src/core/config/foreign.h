@@ -41,7 +41,7 @@ struct IgnoredFlag {
 ACCELERATE_INTERNAL std::span<const IgnoredFlag> ignored_flags();
 
 /// The row of `key`; null if it is not a key of an unsupported engine.
-ACCELERATE_INTERNAL const ForeignKey* find_foreign_key(std::string_view key);
+const ForeignKey* find_foreign_key(std::string_view key);
 
 /// Whether a scalar, as text, leaves the engine disabled: empty, no, none,
 /// false, static.
@@ -49,11 +49,10 @@ ACCELERATE_INTERNAL bool is_off(std::string_view text);
 
 /// Advice about a `distributed_type` of another engine; empty for unknown
 /// values.
-ACCELERATE_INTERNAL std::string_view foreign_distributed_type(
-    std::string_view text);
+std::string_view foreign_distributed_type(std::string_view text);
 
 /// Advice about a launch flag (without leading dashes, with `_`) of another
 /// engine; empty for unknown flags.
-ACCELERATE_INTERNAL std::string_view foreign_flag(std::string_view name);
+std::string_view foreign_flag(std::string_view name);
 
 } // namespace accelerate

@@ -38,7 +38,7 @@ enum class StepPhase : uint8_t {
 inline constexpr size_t kNumPhases = 8;
 
 /// "in user code", "waiting for data", ...
-ACCELERATE_INTERNAL const char* words_for(StepPhase phase);
+const char* words_for(StepPhase phase);
 
 /// A collective as shown in messages. The strings are literals.
 struct ObservedOperation {

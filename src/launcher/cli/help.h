@@ -32,7 +32,7 @@ ACCELERATE_INTERNAL std::string explain_parse_error(
     const CLI::App& command);
 
 /// Checks of option values. Their errors say which values are valid.
-ACCELERATE_INTERNAL CLI::Validator whole_number_from(int least, int most);
-ACCELERATE_INTERNAL CLI::Validator one_of(std::vector<std::string> words);
+CLI::Validator whole_number_from(int least, int most);
+CLI::Validator one_of(std::vector<std::string> words);
 
 } // namespace accelerate

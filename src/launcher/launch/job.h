@@ -204,14 +204,10 @@ ACCELERATE_INTERNAL std::string describe_run(
     const std::filesystem::path& folder);
 
 /// "[launch] Interrupted", followed by the host if it is not empty.
-ACCELERATE_INTERNAL std::string describe_interrupt(
-    int signal,
-    const std::string& host);
+std::string describe_interrupt(int signal, const std::string& host);
 
 /// "Rank 1 on node-b failed with exit code 7", followed by its last output.
 /// Names the host only if the job has several.
-ACCELERATE_INTERNAL std::string summarise(
-    const FailureReport& report,
-    bool names_host);
+std::string summarise(const FailureReport& report, bool names_host);
 
 } // namespace accelerate

@@ -4,8 +4,6 @@
 
 #include <filesystem>
 
-#include "core/base/internal.h"
-
 namespace accelerate {
 
 /// The empty file with which a program marks the folder as its own, so that the
@@ -14,11 +12,9 @@ inline constexpr const char* kParentMark = "accelerate_parent";
 
 /// Throws `ConfigError` unless the folder is a real folder (not a link) of this
 /// user, not accessible to others, and marked.
-ACCELERATE_INTERNAL void check_parent_folder(
-    const std::filesystem::path& folder);
+void check_parent_folder(const std::filesystem::path& folder);
 
 /// Removes the folder with its content, and nothing else.
-ACCELERATE_INTERNAL void remove_parent_folder(
-    const std::filesystem::path& folder);
+void remove_parent_folder(const std::filesystem::path& folder);
 
 } // namespace accelerate

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "core/base/internal.h"
 #include "core/process/run_report.h"
 #include "launcher/launch/job.h"
 #include "launcher/launch/machines/connection.h"
@@ -141,8 +140,6 @@ class LaunchSession {
 
 /// Runs the plan as machine 0 or as one of the others. Throws `ConfigError` or
 /// `SystemError` if it cannot start.
-ACCELERATE_INTERNAL int run_session(
-    const LaunchPlan& plan,
-    const SessionOptions& options);
+int run_session(const LaunchPlan& plan, const SessionOptions& options);
 
 } // namespace accelerate

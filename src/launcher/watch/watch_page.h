@@ -4,7 +4,6 @@
 
 #include <string>
 
-#include "core/base/internal.h"
 #include "launcher/watch/page_server.h"
 #include "launcher/watch/run_list.h"
 
@@ -15,7 +14,7 @@ namespace accelerate {
 /// also contain the token: the first request in the address, all others in a
 /// cookie. No part of a request ever becomes a part of a path: runs and logs
 /// are indices into lists.
-class ACCELERATE_INTERNAL WatchPage {
+class WatchPage {
  public:
   WatchPage(RunList& runs, std::string token);
 
@@ -30,6 +29,6 @@ class ACCELERATE_INTERNAL WatchPage {
 };
 
 /// A random secret of 32 hexadecimal digits. Throws `SystemError`.
-ACCELERATE_INTERNAL std::string make_token();
+std::string make_token();
 
 } // namespace accelerate

@@ -28,7 +28,7 @@ ACCELERATE_INTERNAL void ignore_broken_pipes();
 /// creates it again. It ends with the process. `cpu` excludes accelerators. A
 /// single process is not connected, unless an accelerator's backend is
 /// requested by name.
-ACCELERATE_INTERNAL ProcessGroup shared_connection(
+ProcessGroup shared_connection(
     const ProcessEnvironment& environment,
     const ProcessGroupOptions& options,
     bool cpu);

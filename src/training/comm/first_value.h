@@ -5,14 +5,13 @@
 #include <string>
 
 #include "accelerate/distributed/process_group.h"
-#include "core/base/internal.h"
 
 namespace accelerate {
 
 /// The value of the rank that called first with this key: the same on all
 /// ranks, whenever they call. In a group of one, `value` itself. Empty if the
 /// group has no store. Throws `CommError` if the store is gone.
-ACCELERATE_INTERNAL std::string first_value(
+std::string first_value(
     const ProcessGroup& group,
     const std::string& key,
     const std::string& value);

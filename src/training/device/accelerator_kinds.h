@@ -16,9 +16,9 @@ ACCELERATE_INTERNAL std::vector<const AcceleratorKind*> accelerator_kinds();
 
 /// The first kind in the table for which this process has devices; null if
 /// there is no such kind. Thread-safe.
-ACCELERATE_INTERNAL const AcceleratorKind* accelerator_in_use();
+const AcceleratorKind* accelerator_in_use();
 
 /// The row of a device's kind; null for the CPU and for kinds without a row.
-ACCELERATE_INTERNAL const AcceleratorKind* kind_of(c10::Device device);
+const AcceleratorKind* kind_of(c10::Device device);
 
 } // namespace accelerate

@@ -7,13 +7,11 @@
 #include <memory>
 #include <vector>
 
-#include "core/base/internal.h"
-
 namespace accelerate {
 
 /// Copies tensors to host memory that it owns and keeps, so that the next round
 /// of the same tensors allocates nothing. Used by one thread at a time.
-class ACCELERATE_INTERNAL HostCopies {
+class HostCopies {
  public:
   HostCopies();
   ~HostCopies();

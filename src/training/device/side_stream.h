@@ -8,13 +8,11 @@
 #include <memory>
 #include <vector>
 
-#include "core/base/internal.h"
-
 namespace accelerate {
 
 /// A stream of an accelerator that is only used for copies. Used by one thread.
 /// Never makes the CPU wait for the device.
-class ACCELERATE_INTERNAL SideStream {
+class SideStream {
  public:
   explicit SideStream(c10::Device device);
   ~SideStream();

@@ -24,7 +24,7 @@ ACCELERATE_INTERNAL c10::Stream stream_for(StreamRole role, c10::Device device);
 /// before the memory is released. `record_stream` is not used, because it
 /// releases memory whenever the host happens to check. No effect on the CPU,
 /// where calls are synchronous.
-class ACCELERATE_INTERNAL CommStream {
+class CommStream {
  public:
   explicit CommStream(c10::Device device);
 
@@ -49,7 +49,7 @@ class ACCELERATE_INTERNAL CommStream {
 /// of this stream starts after the queued work of the previous one, which waits
 /// for it at the end. Memory of either may therefore be used on the other
 /// meanwhile. No effect on the CPU.
-class ACCELERATE_INTERNAL StreamScope {
+class StreamScope {
  public:
   StreamScope(StreamRole role, c10::Device device);
   ~StreamScope();

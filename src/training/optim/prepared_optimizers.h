@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "accelerate/state/stateful.h"
-#include "core/base/internal.h"
 #include "training/optim/optimizer_step.h"
 
 namespace accelerate {
@@ -35,7 +34,7 @@ struct PreparedOptimizers {
 /// A scheduler that was created for an optimizer itself is saved together with
 /// the prepared optimizer, whichever is created first. Call these when one is
 /// created.
-ACCELERATE_INTERNAL void note_prepared(
+void note_prepared(
     const torch::optim::Optimizer& optimizer,
     const std::shared_ptr<OptimizerStep>& step);
 void note_scheduler(

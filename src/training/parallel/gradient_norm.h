@@ -7,8 +7,6 @@
 
 #include <vector>
 
-#include "core/base/internal.h"
-
 namespace accelerate {
 
 class ParallelEngine;
@@ -31,7 +29,7 @@ struct HeldGradients {
 /// Scales all gradients by the same factor so that their norm is at most
 /// `max_norm`. Returns the previous norm as a tensor; the device may still be
 /// computing it. Collective over the `ranks` of each entry, in order.
-ACCELERATE_INTERNAL at::Tensor clip_gradient_norm(
+at::Tensor clip_gradient_norm(
     const std::vector<HeldGradients>& held,
     double max_norm,
     double norm_type);
@@ -42,8 +40,6 @@ void scale_in_place(
     const at::Tensor& factor);
 
 /// Clamps each element of the gradients to `[-limit, limit]`.
-ACCELERATE_INTERNAL void clip_gradient_values(
-    const std::vector<HeldGradients>& held,
-    double limit);
+void clip_gradient_values(const std::vector<HeldGradients>& held, double limit);
 
 } // namespace accelerate

@@ -8,13 +8,11 @@
 #include <span>
 #include <vector>
 
-#include "core/base/internal.h"
-
 namespace accelerate {
 
 /// Hashes the inputs of models in the first steps of a run. Ranks exchange the
 /// hashes in a message that they send anyway.
-class ACCELERATE_INTERNAL InputWatch {
+class InputWatch {
  public:
   explicit InputWatch(bool is_alone) : is_over_(is_alone) {}
 

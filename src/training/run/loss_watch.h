@@ -6,14 +6,12 @@
 
 #include <memory>
 
-#include "core/base/internal.h"
-
 namespace accelerate {
 
 /// Checks the losses of one rank, one per backward. Never waits for a device:
 /// copies every fourth loss to the host, and checks the copy after it has
 /// arrived.
-class ACCELERATE_INTERNAL LossWatch {
+class LossWatch {
  public:
   /// The number of consecutive non-finite losses that means divergence.
   static constexpr int64_t kPatience = 20;

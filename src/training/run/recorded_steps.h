@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/internal.h"
 #include "training/run/run_context.h"
 #include "training/run/step_report.h"
 
@@ -42,7 +41,7 @@ struct StepRecording {
 };
 
 /// The parts of a run that `StepCapture` needs to record and replay steps.
-class ACCELERATE_INTERNAL RecordedSteps {
+class RecordedSteps {
  public:
   RecordedSteps(const RunContext& context, StepReport& report)
       : context_(context), report_(report) {}

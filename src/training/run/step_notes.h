@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/base/internal.h"
 #include "training/comm/agreement.h"
 #include "training/state/step_state.h"
 
@@ -44,7 +43,7 @@ struct OptimizerNumbers {
 /// Compares the results of `encode` on each rank, which `of_ranks` contains. If
 /// ranks did different things, so that their weights or gradients differ,
 /// throws the same `MismatchError` on all ranks.
-ACCELERATE_INTERNAL void check_steps(
+void check_steps(
     const NotesOfRanks& of_ranks,
     const OptimizerNumbers& optimizers);
 

@@ -22,7 +22,7 @@ namespace accelerate {
 
 /// During its lifetime, tensors that this thread creates are deferred unless a
 /// device is given. Scopes may be nested.
-class ACCELERATE_INTERNAL DeferredScope {
+class DeferredScope {
  public:
   DeferredScope();
   ~DeferredScope();
@@ -37,12 +37,12 @@ class ACCELERATE_INTERNAL DeferredScope {
   std::unique_ptr<Impl> impl_;
 };
 
-ACCELERATE_INTERNAL bool is_deferred(const at::Tensor& tensor);
+bool is_deferred(const at::Tensor& tensor);
 
 /// The values, in new memory on the host. Every call returns the same values,
 /// even if they are random, because the seed of each draw was recorded. Throws
 /// `UsageError` if a tensor that they are computed from has changed since.
-ACCELERATE_INTERNAL at::Tensor deferred_values(const at::Tensor& tensor);
+at::Tensor deferred_values(const at::Tensor& tensor);
 
 /// Whether the values are exactly those of one tensor in memory that torch does
 /// not own, e.g. of a mapped file. A slice can then be read without the rest,
@@ -50,22 +50,18 @@ ACCELERATE_INTERNAL at::Tensor deferred_values(const at::Tensor& tensor);
 ACCELERATE_INTERNAL bool is_read_in_slices(const at::Tensor& tensor);
 /// Fills the flat tensor `slice` with the elements of `tensor` that start at
 /// `begin`. Requires `is_read_in_slices(tensor)`.
-ACCELERATE_INTERNAL void read_deferred_slice(
+void read_deferred_slice(
     const at::Tensor& tensor,
     int64_t begin,
     const at::Tensor& slice);
 
 /// Gives `tensor` the memory, dtype and device of `other`. The tensor object
 /// and its `requires_grad` stay the same.
-ACCELERATE_INTERNAL void replace_memory(
-    const at::Tensor& tensor,
-    const at::Tensor& other);
+void replace_memory(const at::Tensor& tensor, const at::Tensor& other);
 
 /// Gives the deferred tensors among `tensors` memory on `device` and their
 /// values. They remain the same objects, and views of one storage still share
 /// it.
-ACCELERATE_INTERNAL void fill_deferred(
-    const std::vector<at::Tensor>& tensors,
-    c10::Device device);
+void fill_deferred(const std::vector<at::Tensor>& tensors, c10::Device device);
 
 } // namespace accelerate

@@ -38,6 +38,6 @@ ACCELERATE_INTERNAL at::Tensor join_slices(
 
 /// The shape of a tensor, or of the whole tensor of a slice; [-1] for other
 /// values.
-ACCELERATE_INTERNAL std::vector<int64_t> whole_shape(const StateValue& value);
+std::vector<int64_t> whole_shape(const StateValue& value);
 
 } // namespace accelerate

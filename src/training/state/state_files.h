@@ -54,7 +54,7 @@ ACCELERATE_INTERNAL void write_rank_shard(
 
 /// The tensors of a model, in one or more files, written atomically like
 /// `safetensors::save_sharded`.
-class ACCELERATE_INTERNAL ModelFiles {
+class ModelFiles {
  public:
   /// Starts writing with the tensors of the state that are whole. They are
   /// stored in the given order, which may also contain other names; by name if

@@ -26,11 +26,11 @@ struct Patience {
 
 /// "NAME has been silent ...": the message for `Callbacks::silent` and
 /// `Callbacks::heard_again`.
-ACCELERATE_INTERNAL std::string silence_message(
+std::string silence_message(
     const std::string& name,
     const Patience& patience,
     const std::string& how);
-ACCELERATE_INTERNAL std::string return_message(
+std::string return_message(
     const std::string& name,
     std::chrono::seconds silence);
 

@@ -8,7 +8,6 @@
 #include <string>
 
 #include "accelerate/process.h"
-#include "core/base/internal.h"
 #include "launcher/launch/machines/connection.h"
 #include "launcher/launch/machines/handshake.h"
 #include "launcher/launch/machines/protocol.h"
@@ -20,7 +19,7 @@ namespace accelerate {
 /// Connects to machine 0, with retries until it is reachable or `join_limit` is
 /// over. After mutual authentication, introduces this machine. Once accepted, a
 /// lost connection is not restored until `join_again`.
-class ACCELERATE_INTERNAL ControlClient {
+class ControlClient {
  public:
   struct Callbacks {
     std::function<void(Message)> received = {};

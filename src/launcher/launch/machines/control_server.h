@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "core/base/internal.h"
 #include "launcher/launch/machines/connection.h"
 #include "launcher/launch/machines/handshake.h"
 #include "launcher/launch/machines/protocol.h"
@@ -22,7 +21,7 @@ namespace accelerate {
 /// the token learns nothing else; a peer that can learns why it is rejected.
 /// Unauthenticated peers are cheap: their number is limited, and each has a few
 /// seconds and small frames to authenticate.
-class ACCELERATE_INTERNAL ControlServer {
+class ControlServer {
  public:
   struct Callbacks {
     /// Called when a machine has joined.

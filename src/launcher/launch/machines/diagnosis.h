@@ -28,20 +28,19 @@ struct Finding {
 /// Checks names, addresses, ports, interfaces, GPUs, shared memory, limits and
 /// the clock, as far as `config` needs them. Takes a few seconds if hosts do
 /// not answer.
-ACCELERATE_INTERNAL std::vector<Finding> diagnose(
+std::vector<Finding> diagnose(
     const ResolvedConfig& config,
     const EnvLookup& env);
 
 /// The fast checks of this machine alone, which a launch with `--check` runs on
 /// every machine. `program` is what the workers execute.
-ACCELERATE_INTERNAL std::vector<Finding> diagnose_machine(
+std::vector<Finding> diagnose_machine(
     const LaunchConfig& config,
     const MachineFacts& facts,
     const std::string& program);
 
 /// "what: remedy" of the failed checks.
-ACCELERATE_INTERNAL std::vector<std::string> problems_of(
-    const std::vector<Finding>& findings);
+std::vector<std::string> problems_of(const std::vector<Finding>& findings);
 
 /// Whether the system finds the shared libraries of one of our programs.
 ACCELERATE_INTERNAL Finding check_libraries(const std::string& program);

@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 
-#include "core/base/internal.h"
 #include "launcher/launch/machines/handshake.h"
 #include "launcher/launch/machines/protocol.h"
 
@@ -15,7 +14,7 @@ namespace accelerate {
 
 /// Writes messages to a socket without blocking. The launcher's main thread
 /// sends; `beat` is for the thread of a `Pulse`.
-class ACCELERATE_INTERNAL Outbox {
+class Outbox {
  public:
   /// The socket belongs to the caller, and must stay open until `close`.
   explicit Outbox(int socket) : socket_(socket) {}

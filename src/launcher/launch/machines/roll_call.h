@@ -51,7 +51,6 @@ class ACCELERATE_INTERNAL RollCall {
 };
 
 /// One line per machine: host, ranks, devices.
-ACCELERATE_INTERNAL std::string format_roll(
-    const std::vector<HelloMessage>& roll);
+std::string format_roll(const std::vector<HelloMessage>& roll);
 
 } // namespace accelerate

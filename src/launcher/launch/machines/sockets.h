@@ -23,6 +23,6 @@ ACCELERATE_INTERNAL UniqueFile begin_connect(const std::string& host, int port);
 ACCELERATE_INTERNAL int connect_error(int socket);
 
 /// The peer's address as text.
-ACCELERATE_INTERNAL std::string peer_address(int socket);
+std::string peer_address(int socket);
 
 } // namespace accelerate

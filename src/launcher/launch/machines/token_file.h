@@ -37,7 +37,7 @@ class ACCELERATE_INTERNAL TokenFile {
 
 /// Waits until machine 0 has written `path`, and returns the token. Throws
 /// `ConfigError` after `limit`, or if the file does not belong to this user.
-ACCELERATE_INTERNAL std::string await_token(
+std::string await_token(
     const std::filesystem::path& path,
     std::chrono::seconds limit);
 

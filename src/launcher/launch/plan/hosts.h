@@ -26,7 +26,7 @@ ACCELERATE_INTERNAL std::vector<HostEntry> find_hosts(
 /// address; if that is a loopback address here, this machine's address as seen
 /// by the second host. Throws `ConfigError` if the first host is not this
 /// machine.
-ACCELERATE_INTERNAL std::string rendezvous_address(
+std::string rendezvous_address(
     const std::vector<HostEntry>& hosts,
     const std::string& main_process_ip);
 

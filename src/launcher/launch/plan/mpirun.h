@@ -15,7 +15,7 @@ namespace accelerate {
 /// because Open MPI and MPICH's family have different flags. Throws
 /// `ConfigError` if the host file or the number of processes is missing or
 /// `version` is unknown.
-ACCELERATE_INTERNAL ChildCommand under_mpirun(
+ChildCommand under_mpirun(
     const LaunchConfig& config,
     const ChildCommand& command,
     const std::string& version);

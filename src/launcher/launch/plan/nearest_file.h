@@ -6,14 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "core/base/internal.h"
-
 namespace accelerate {
 
 /// The file in the folder of `path` with the most similar name, possibly with
 /// one of `endings` appended, among files with these endings; empty if none is
 /// similar.
-ACCELERATE_INTERNAL std::string nearest_file(
+std::string nearest_file(
     const std::filesystem::path& path,
     const std::vector<std::string>& endings);
 

@@ -50,14 +50,14 @@ find_placement(const ResolvedConfig& config, const EnvLookup& env);
 /// The machine rank that the options give this machine. If they give none for
 /// an elastic job, the machine with the address `main_process_ip` is machine 0,
 /// and the others are `kAnyMachine`.
-ACCELERATE_INTERNAL int machine_rank_of(const ResolvedConfig& config);
+int machine_rank_of(const ResolvedConfig& config);
 
 /// The address that machine 0 listens on. Empty means all of its addresses. It
 /// is also empty if machine 0 resolves its own name to a loopback address
 /// (/etc/hosts), where others could not connect.
-ACCELERATE_INTERNAL std::string listening_address(const Placement& placement);
+std::string listening_address(const Placement& placement);
 
 /// Whether only programs on this machine can connect to machine 0.
-ACCELERATE_INTERNAL bool is_loopback_only(const Placement& placement);
+bool is_loopback_only(const Placement& placement);
 
 } // namespace accelerate

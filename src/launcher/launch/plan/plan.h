@@ -34,11 +34,12 @@ struct MachineFacts {
 
 /// The Python for scripts: next to this program, else the one that pip
 /// installed this program for, else the first on PATH.
-ACCELERATE_INTERNAL std::string find_python();
+std::string find_python();
 
 /// Inspects this machine. GPUs are only queried if `config` needs them.
-ACCELERATE_INTERNAL MachineFacts
-read_machine_facts(const LaunchConfig& config, const EnvLookup& env);
+MachineFacts read_machine_facts(
+    const LaunchConfig& config,
+    const EnvLookup& env);
 
 /// Settings beyond the options that depend on who starts a launcher: a user at
 /// a terminal, another program, or machine 0 over ssh.
@@ -115,18 +116,17 @@ ACCELERATE_INTERNAL std::vector<WorkerSpec> workers_of(
 
 /// The program with the variables of its rank, if it runs as a task of the
 /// cluster.
-ACCELERATE_INTERNAL ChildCommand command_in_place(const LaunchPlan& plan);
+ChildCommand command_in_place(const LaunchPlan& plan);
 
 /// The command and the variables of each worker, in shell syntax.
-ACCELERATE_INTERNAL std::string describe_workers(
-    const std::vector<WorkerSpec>& workers);
+std::string describe_workers(const std::vector<WorkerSpec>& workers);
 
 /// The folder that relative paths start from. Throws `ConfigError` if it was
 /// removed.
-ACCELERATE_INTERNAL std::filesystem::path working_folder();
+std::filesystem::path working_folder();
 
 /// A note if the plan's selection of ranks hides the output of all processes of
 /// this machine; otherwise empty.
-ACCELERATE_INTERNAL std::string note_on_hidden_output(const LaunchPlan& plan);
+std::string note_on_hidden_output(const LaunchPlan& plan);
 
 } // namespace accelerate

@@ -47,14 +47,13 @@ ACCELERATE_INTERNAL std::map<std::string, std::string> added_variables(
 /// Starts the command, which is killed when this process ends. Throws
 /// `SystemError` with the cause and a hint if the command cannot be executed,
 /// or cannot use these cores or memory of these nodes.
-ACCELERATE_INTERNAL pid_t
-start_child(const ChildCommand& command, const ChildStreams& streams);
+pid_t start_child(const ChildCommand& command, const ChildStreams& streams);
 
 /// Replaces this process by the command. Throws what `start_child` throws.
 [[noreturn]] ACCELERATE_INTERNAL void become(const ChildCommand& command);
 
 /// Reaps this process's children and calls the registered callbacks.
-class ACCELERATE_INTERNAL ChildReaper {
+class ChildReaper {
  public:
   using Callback = std::function<void(int wait_status)>;
 
@@ -70,8 +69,8 @@ class ACCELERATE_INTERNAL ChildReaper {
 };
 
 /// "failed with exit code 3", "was killed (SIGKILL)".
-ACCELERATE_INTERNAL std::string describe_end(int wait_status);
+std::string describe_end(int wait_status);
 /// The exit code, or 128 + n if signal n ended it.
-ACCELERATE_INTERNAL int exit_code_of(int wait_status);
+int exit_code_of(int wait_status);
 
 } // namespace accelerate

@@ -2,18 +2,16 @@
 // A PID namespace for everything that a launcher starts.
 #pragma once
 
-#include "core/base/internal.h"
-
 namespace accelerate {
 
 /// Makes the next child of this process the first of a PID namespace: when it
 /// ends, the kernel kills everything inside. Users other than root also get a
 /// user namespace, in which they keep their identity. Throws `SystemError` if
 /// the system does not permit it.
-ACCELERATE_INTERNAL void prepare_containment();
+void prepare_containment();
 
 /// Call it in that child. The child then ends with its parent, and gets its own
 /// /proc. Throws `SystemError`.
-ACCELERATE_INTERNAL void enter_containment();
+void enter_containment();
 
 } // namespace accelerate

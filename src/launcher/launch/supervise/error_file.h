@@ -5,13 +5,10 @@
 #include <filesystem>
 #include <string>
 
-#include "core/base/internal.h"
-
 namespace accelerate {
 
 /// The message in a TORCHELASTIC_ERROR_FILE, which PyTorch's `record` writes;
 /// empty if there is none. Never throws.
-ACCELERATE_INTERNAL std::string read_error_file(
-    const std::filesystem::path& file);
+std::string read_error_file(const std::filesystem::path& file);
 
 } // namespace accelerate

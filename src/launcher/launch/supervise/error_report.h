@@ -12,22 +12,20 @@
 namespace accelerate {
 
 /// The position in `text` where such a report starts; npos if there is none.
-ACCELERATE_INTERNAL size_t find_error_report(std::string_view text);
+size_t find_error_report(std::string_view text);
 
 /// `line` without the "[rank1]: " that torch puts before tracebacks.
-ACCELERATE_INTERNAL std::string_view without_rank(
-    std::string_view line,
-    int rank);
+std::string_view without_rank(std::string_view line, int rank);
 
 /// "ValueError: bad batch": the error at the end of the report.
 ACCELERATE_INTERNAL std::string final_error(
     const std::vector<std::string>& lines);
 
 /// Whether the error only says that another rank has ended.
-ACCELERATE_INTERNAL bool is_consequence(const std::vector<std::string>& lines);
+bool is_consequence(const std::vector<std::string>& lines);
 
 /// Whether Ctrl-C ended the program.
-ACCELERATE_INTERNAL bool is_interrupt(const std::vector<std::string>& lines);
+bool is_interrupt(const std::vector<std::string>& lines);
 
 /// The report with each sequence of frames in installed packages and Python's
 /// own library replaced by one line ("  ... 6 frames in torch, accelerate"). A

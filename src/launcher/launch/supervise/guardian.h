@@ -4,8 +4,6 @@
 
 #include <functional>
 
-#include "core/base/internal.h"
-
 namespace accelerate {
 
 /// Runs `body` in a child process and returns its exit code (128 + n if signal
@@ -23,7 +21,7 @@ namespace accelerate {
 /// `SystemError` if the system does not permit it.
 ///
 /// Call it while the program has a single thread. `body` must not throw.
-ACCELERATE_INTERNAL int run_guarded(
+int run_guarded(
     const std::function<int(int lifeline)>& body,
     bool is_contained = false);
 

@@ -8,7 +8,6 @@
 #include <string>
 #include <string_view>
 
-#include "core/base/internal.h"
 #include "core/base/unique_file.h"
 
 namespace accelerate {
@@ -16,7 +15,7 @@ namespace accelerate {
 /// An append-only file. If the disk is full, bytes are lost, with one message;
 /// the file continues when there is space, with a line that says how much is
 /// missing. A deleted file is created again with its folders, with a message.
-class ACCELERATE_INTERNAL LogFile {
+class LogFile {
  public:
   using Say = std::function<void(const std::string& line)>;
 

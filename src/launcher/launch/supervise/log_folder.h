@@ -5,13 +5,11 @@
 #include <filesystem>
 #include <string>
 
-#include "core/base/internal.h"
-
 namespace accelerate {
 
 /// The folder of one worker; empty if `log_dir` is empty. Otherwise `log_dir`
 /// must be absolute.
-ACCELERATE_INTERNAL std::filesystem::path log_folder(
+std::filesystem::path log_folder(
     const std::filesystem::path& log_dir,
     const std::string& run_id,
     int attempt,
@@ -20,7 +18,7 @@ ACCELERATE_INTERNAL std::filesystem::path log_folder(
 /// Creates the folder of the run and points the link `latest` in `log_dir` to
 /// it. Machines that share the folder may all call it. Throws `SystemError` if
 /// it cannot be written.
-ACCELERATE_INTERNAL void make_run_folder(
+void make_run_folder(
     const std::filesystem::path& log_dir,
     const std::string& run_id);
 

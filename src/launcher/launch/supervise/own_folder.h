@@ -18,6 +18,6 @@ ACCELERATE_INTERNAL UniqueFile
 open_own_folder(const std::filesystem::path& path);
 
 /// A hint for a log that cannot be created because of the errno `cause`.
-ACCELERATE_INTERNAL const char* hint_for_logs(int cause);
+const char* hint_for_logs(int cause);
 
 } // namespace accelerate

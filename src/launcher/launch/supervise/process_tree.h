@@ -18,7 +18,7 @@ namespace accelerate {
 /// Throws `SystemError` if the kernel does not support it. Also opens the two
 /// files that the functions below need, so that they work even if no file can
 /// be opened.
-ACCELERATE_INTERNAL void adopt_orphans();
+void adopt_orphans();
 
 /// The living descendants of `root`, without zombies, parents before their
 /// children. Subtrees of processes in `except` are omitted.
@@ -28,18 +28,17 @@ ACCELERATE_INTERNAL std::vector<pid_t> descendants_of(
 
 /// Whether `signal` is in the set `name` ("ShdPnd", "SigCgt") of
 /// /proc/<pid>/status; false if the process is gone.
-ACCELERATE_INTERNAL bool
-has_signal_flag(pid_t pid, std::string_view name, int signal);
+bool has_signal_flag(pid_t pid, std::string_view name, int signal);
 
 /// Whether the process is sleeping and `signal` is not pending.
-ACCELERATE_INTERNAL bool is_at_rest(pid_t pid, int signal);
+bool is_at_rest(pid_t pid, int signal);
 
 /// "1234 (python3, state D)".
-ACCELERATE_INTERNAL std::string describe_process(pid_t pid);
+std::string describe_process(pid_t pid);
 
 /// Kills every descendant of this process and reaps its children until none is
 /// left or `limit_ms` are over. For a process that called `adopt_orphans` and
 /// does not need its children otherwise.
-ACCELERATE_INTERNAL void kill_all_descendants(int limit_ms);
+void kill_all_descendants(int limit_ms);
 
 } // namespace accelerate

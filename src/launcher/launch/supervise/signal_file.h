@@ -7,7 +7,6 @@
 
 #include <optional>
 
-#include "core/base/internal.h"
 #include "core/base/unique_file.h"
 
 namespace accelerate {
@@ -24,7 +23,7 @@ struct Signal {
 /// and returns them one by one. Requests that the parent ignores (nohup) stay
 /// ignored. SIGPIPE is also blocked, so that writes fail instead. The
 /// destructor discards pending signals.
-class ACCELERATE_INTERNAL SignalFileGuard {
+class SignalFileGuard {
  public:
   SignalFileGuard();
   ~SignalFileGuard();

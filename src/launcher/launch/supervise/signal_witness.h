@@ -5,7 +5,6 @@
 #include <optional>
 #include <string>
 
-#include "core/base/internal.h"
 #include "core/base/unique_file.h"
 #include "launcher/launch/supervise/signal_file.h"
 
@@ -18,7 +17,7 @@ namespace accelerate {
 /// terminal whose session leader is the launcher) have not.
 ///
 /// The process ends with this process and with the object.
-class ACCELERATE_INTERNAL SignalWitness {
+class SignalWitness {
  public:
   /// Starts the process; `signals` says which ones it reports. `command` is
   /// what the workers run: tools that select processes by command line select

@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "core/base/internal.h"
 #include "launcher/launch/job.h"
 #include "launcher/launch/supervise/child_process.h"
 #include "launcher/launch/supervise/event_loop.h"
@@ -53,7 +52,7 @@ enum class WorkersState {
 ///
 /// Used on the loop's thread only. Callbacks are called by the loop, and by
 /// `start` and `stop`.
-class ACCELERATE_INTERNAL Supervisor {
+class Supervisor {
  public:
   struct Callbacks {
     /// Called with the worker that caused a failure, once per start. If the
@@ -171,6 +170,6 @@ class ACCELERATE_INTERNAL Supervisor {
 };
 
 /// The name of this machine.
-ACCELERATE_INTERNAL std::string host_name();
+std::string host_name();
 
 } // namespace accelerate
