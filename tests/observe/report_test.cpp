@@ -222,8 +222,9 @@ TEST(Hang, NamesRanksThatAreSilent) {
   testing::Subprocess stopped({"sleep", "60"});
   stopped.send(SIGSTOP);
   const std::string pid = std::to_string(stopped.pid());
-  ASSERT_TRUE(
-      testing::eventually([&] { return !why_silent(stopped.pid()).empty(); }));
+  // A process that is starting may first wait for the disk.
+  ASSERT_TRUE(testing::eventually(
+      [&] { return why_silent(stopped.pid()).starts_with("it is stopped"); }));
   const auto text = describe_hang(
       {waiting(0, "barrier", 3)},
       {{1, host, stopped.pid()}, {2, "elsewhere", 7}, {3, "", 0}},
