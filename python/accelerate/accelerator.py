@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import torch
 
 from accelerate import _C
+from accelerate._base import verification as _verification
 from accelerate._base import debug as _debug
 from accelerate._base import trees as _trees
 from accelerate._base.checked_values import checked_argument, described, whole_number
@@ -230,6 +231,11 @@ class Accelerator(Configuration, Processes):
         self._size_mesh(options)
         self._run = _C.TrainingRun(options, self.gradient_state.step_state, _warn_of_loss)
         self._context.state, self._context.run = self.state, self._run
+        _verification.keep_files()
+        _verification.watch_optimizers(
+            lambda: [own.optimizer for own in self._context.optimizers],
+            lambda: self._context.models,
+        )
         if self.parallelism_config is not None:
             self.state.device_mesh = self.parallelism_config.get_device_mesh(
                 self.state.device.type
@@ -424,6 +430,7 @@ class Accelerator(Configuration, Processes):
             parameter_set(model, units, whole), type(model).__name__, evaluation_mode
         )
         self._models.append(model)
+        _verification.watch_modules(model)
         self._context.prepared_models.append(model)
         return self._keep_prepared(model, context, evaluation_mode)
 
@@ -626,6 +633,7 @@ class Accelerator(Configuration, Processes):
             )
         keeps = bool(kwargs.get("retain_graph") or kwargs.get("create_graph"))
         taken = _weight(weight)
+        _verification.before_backward()
         if kwargs:
             self._run.backward(loss, taken, keeps, lambda scaled: scaled.backward(**kwargs))
         else:
@@ -864,6 +872,8 @@ class Accelerator(Configuration, Processes):
         are sharded, call it on all processes. No process then needs memory for the whole model,
         unless its `state_dict` contains more than its parameters and buffers, or files are pickles
         (`safe_serialization=False`)."""
+        if _verification.RECORDER is not None:
+            return  # `accelerate verify` leaves no files.
         context = context_of_model(self._context, model)
         is_spread = context is not None and context.is_spread
         if context is not None and is_spread and safe_serialization:

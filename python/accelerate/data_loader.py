@@ -14,6 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 
 from accelerate._base import debug as _debug
 from accelerate._base.checked_values import checked_argument, described, whole_number
+from accelerate._base.verification import RECORDER
 from accelerate._loaders.batch_indices import get_sampler
 from accelerate._loaders.dispatch import DataLoaderDispatcher
 from accelerate._loaders.prepared_loader import (
@@ -78,6 +79,12 @@ def prepare_data_loader(
     state = PartialState()
     num_processes = state.num_processes if num_processes is None else num_processes
     process_index = state.process_index if process_index is None else process_index
+    if RECORDER is not None and (RECORDER.is_reference or RECORDER.has_same_batches):
+        process_index = 0
+        dispatch_batches = False
+        if RECORDER.is_reference:
+            # Each batch contains the samples of all processes.
+            num_processes = RECORDER.num_merged_ranks
     sampler = get_sampler(dataloader)
     if use_seedable_sampler and isinstance(sampler, RandomSampler):
         sampler = _seedable(sampler, data_seed)
@@ -164,6 +171,12 @@ def _shard(
     """Replaces the data by this process's share."""
     if not split_batches and _has_shards(dataloader.dataset, num_processes):
         # Each process reads its own files, so the numbers of batches may differ.
+        if RECORDER is not None:
+            RECORDER.note_obstacle(
+                "Each process reads its own files of a streaming data set, so one process has other "
+                "batches. Pass DataLoaderConfiguration(dispatch_batches=True) to compare",
+                only_excuses=False,
+            )
         settings["dataset"] = dataloader.dataset.shard(num_processes, process_index)
         return
     if dataloader.batch_size is not None or hasattr(dataloader.batch_sampler, "batch_size"):

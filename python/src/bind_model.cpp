@@ -129,7 +129,7 @@ void bind_model(py::module_& module) {
       .def_property_readonly(
           "is_local",
           [](const ModelContext& context) {
-            return context.engine->is_local();
+            return context.engine->is_local() && !context.verified;
           })
       .def_property_readonly(
           "can_join",

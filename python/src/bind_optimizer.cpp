@@ -88,6 +88,16 @@ double PythonOptimizer::sum_of_learning_rates() {
   return adapter_.attr("sum_of_learning_rates")().cast<double>();
 }
 
+std::vector<double> PythonOptimizer::current_rates() {
+  const py::gil_scoped_acquire gil;
+  return adapter_.attr("current_rates")().cast<std::vector<double>>();
+}
+
+void PythonOptimizer::set_current_rates(const std::vector<double>& rates) {
+  const py::gil_scoped_acquire gil;
+  adapter_.attr("set_current_rates")(rates);
+}
+
 bool PythonOptimizer::has_all_state() {
   const py::gil_scoped_acquire gil;
   return adapter_.attr("has_all_state")().cast<bool>();

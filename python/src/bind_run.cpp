@@ -415,7 +415,7 @@ void bind_run(py::module_& module) {
                  .stepping = split_batches
                                  ? SchedulerStepping::kPerOptimizerStep
                                  : SchedulerStepping::kPerProcess,
-                 .num_processes = run.topology().world_size,
+                 .num_processes = run.num_scheduled_processes(),
                  .num_counted = num_counted,
                  .end = end});
             return std::make_pair(moves.num_moves, moves.num_counted);

@@ -19,6 +19,7 @@ PYBIND11_MODULE(_C, module) {
   bind_steps(module);
   bind_run(module);
   bind_capture(module);
+  bind_verification(module);
   bind_selftest(module);
   // The major version of CUDA that the engine can use; 0 without CUDA.
   module.attr("cuda_version") = ACCELERATE_CUDA_VERSION;

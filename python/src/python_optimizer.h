@@ -23,6 +23,8 @@ class PythonOptimizer final : public OptimizerAdapter {
   bool takes_scalars() const override;
   std::string prepare_capture() override;
   double sum_of_learning_rates() override;
+  std::vector<double> current_rates() override;
+  void set_current_rates(const std::vector<double>& rates) override;
   bool has_all_state() override;
   void step(const StepScalars& scalars) override;
   void zero_grad(Zeroing how) override;

@@ -22,6 +22,8 @@ namespace detail {
 struct LoaderContext {
   ProcessGroup group = {};
   ShardOptions shard = {};
+  /// Whether each batch contains the samples of all ranks of `shard`.
+  bool is_merged = false;
   /// The device that batches are moved to; if unset, they are not moved.
   std::optional<c10::Device> device = {};
   DataLoaderConfiguration configuration = {};

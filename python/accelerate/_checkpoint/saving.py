@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from accelerate import _C
 from accelerate._base import debug as _debug
+from accelerate._base.verification import RECORDER
 from accelerate._checkpoint import checkpoints as _checkpoints
 from accelerate._models.run_context import PYTHON_FILES, RunContext
 from accelerate._state import generators as _generators
@@ -154,6 +155,8 @@ class Checkpoints:
             )
         self.wait_for_save()
         folder = _checkpoints.folder_to_save(self._context, output_dir, layout)
+        if RECORDER is not None:
+            return folder  # `accelerate verify` leaves no files.
         _log.info(f"Saving current state to {folder}")
         try:
             if layout is None:

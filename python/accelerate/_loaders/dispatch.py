@@ -17,6 +17,7 @@ from torch.utils.data import IterDataPipe
 
 from accelerate import _C
 from accelerate._base.trees import NotATensor, has_only_tensors, tensors_of, with_tensors
+from accelerate._base.verification import note_batch
 from accelerate._loaders.loop_positions import LoopPosition, ReadAhead
 from accelerate._loaders.prepared_loader import DataLoaderAdapter, DataLoaderStateMixin
 from accelerate._loaders.sharding import BatchCounts
@@ -207,6 +208,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
                     self.remainder = num_of_turn
                 feed.hand_out(facts.is_last, facts.num_samples, facts.num_real)
                 self._hand_out(position, facts.is_last)
+                note_batch(batch, facts.num_samples)
                 yield batch
                 self._take_back(position)
             self._end_loop(position)

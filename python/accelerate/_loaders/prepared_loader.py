@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
+from accelerate._base.verification import RECORDER, note_batch
 from accelerate._loaders.batch_indices import RecordedIndices, count_samples, indices_in_turn
 from accelerate._loaders.loop_positions import PlacedLoader, ReadAhead
 from accelerate._loaders.settings import kept_settings
@@ -165,8 +166,9 @@ class DataLoaderAdapter(PlacedLoader):
         size = getattr(self._batches, "batch_size", None)
         if not isinstance(size, int):
             return 0
-        is_split = getattr(self._batches, "split_batches", False)
-        return size // self._batches.num_processes if is_split else size
+        if getattr(self._batches, "split_batches", False):
+            size //= self._batches.num_processes
+        return size * (1 if RECORDER is None else RECORDER.num_merged_ranks)
 
     @property
     def _batches(self) -> Any:
@@ -266,6 +268,7 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
                 self._hand_out(
                     position, is_last, None if epoch is None else epoch.digests.popleft()
                 )
+                note_batch(batch, counts.num_samples)
                 yield batch
                 self._take_back(position)
             self._end_loop(position)

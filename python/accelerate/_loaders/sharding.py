@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler
 
 from accelerate import _C
+from accelerate._base.verification import note_round
 from accelerate.errors import UsageError
 
 
@@ -47,6 +48,7 @@ def take_rounds(
         if num_done == 0 and shard.is_repeated(0):
             first = units
         num_done += size
+        note_round(units)
         yield units[own], own.stop - own.start, count(units)
     positions, num_real = shard.last_batch(num_done + len(units))
     if positions:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from accelerate._base.verification import RECORDER
 from accelerate._models import prepared_module
 from accelerate._placeholders import placeholders_for
 from accelerate._state import files as _files
@@ -92,8 +93,9 @@ def save(
     safetensors file for a dictionary of tensors. `f` is a path, which is written atomically. For
     pickles, it can also be an object with `write`."""
     state = PartialState()
-    if not (state.is_local_main_process if save_on_each_node else state.is_main_process):
-        return
+    is_writer = state.is_local_main_process if save_on_each_node else state.is_main_process
+    if not is_writer or RECORDER is not None:
+        return  # `accelerate verify` leaves no files.
     is_path = isinstance(f, (str, os.PathLike))
     if safe_serialization:
         if not is_path or not isinstance(obj, dict):

@@ -19,6 +19,15 @@ inline constexpr const char* kStepSummary = "ACCELERATE_STEP_SUMMARY";
 inline constexpr const char* kMainPid = "ACCELERATE_MAIN_PID";
 inline constexpr const char* kRunReport = "ACCELERATE_RUN_REPORT";
 
+// Set by `accelerate verify` for its workers: the folder of the records, the
+// folder of this run in it, the number of updates to record, and in the
+// reference the number of ranks whose samples each batch contains.
+inline constexpr const char* kVerifyFolder = "ACCELERATE_VERIFY_FOLDER";
+inline constexpr const char* kVerifyRun = "ACCELERATE_VERIFY_RUN";
+inline constexpr const char* kVerifySteps = "ACCELERATE_VERIFY_STEPS";
+inline constexpr const char* kVerifyMergedRanks =
+    "ACCELERATE_VERIFY_MERGED_RANKS";
+
 // Sharding in the Python package, under Hugging Face Accelerate's names.
 inline constexpr const char* kUseParallelismConfig =
     "ACCELERATE_USE_PARALLELISM_CONFIG";

@@ -82,6 +82,11 @@ bool RunSettings::step_summary(const std::optional<bool>& code) const {
 
 Precision RunSettings::mixed_precision(
     const std::optional<Precision>& code) const {
+  // Rounding in reduced precision would hide differences between layouts.
+  if (const auto folder = env_(variables::kVerifyFolder);
+      folder && !folder->empty()) {
+    return Precision::kNo;
+  }
   return resolve(
       code,
       env_,

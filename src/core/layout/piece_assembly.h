@@ -33,7 +33,6 @@ class ACCELERATE_INTERNAL PieceAssembly {
   /// How many elements are in no source so far.
   std::int64_t num_missing() const;
 
- private:
   /// Elements that follow each other both in the tensor and in the pieces.
   struct Run {
     std::int64_t in_tensor = 0;
@@ -45,6 +44,7 @@ class ACCELERATE_INTERNAL PieceAssembly {
       const std::vector<std::int64_t>& shape,
       const TensorPieces& pieces);
 
+ private:
   std::vector<std::int64_t> shape_;
   std::vector<Run> missing_;
 };

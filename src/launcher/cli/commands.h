@@ -54,12 +54,16 @@ ACCELERATE_INTERNAL void add_watch_command(CLI::App& app, int& exit_code);
 /// Adds `completion`. It describes the commands that `app` has when it runs.
 ACCELERATE_INTERNAL void add_completion_command(CLI::App& app, int& exit_code);
 
+/// Adds `verify`: compares the steps of several processes with those of one.
+ACCELERATE_INTERNAL void add_verify_command(CLI::App& app, int& exit_code);
+
 /// The commands in the order of `--help`.
 inline constexpr AddCommand kCommands[] = {
     add_launch_command,
     add_new_command,
     add_config_command,
     add_test_command,
+    add_verify_command,
     add_watch_command,
     add_doctor_command,
     add_env_command,

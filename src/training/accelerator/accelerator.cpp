@@ -21,6 +21,7 @@
 #include "training/optim/torch_optimizer.h"
 #include "training/run/ranks_equal.h"
 #include "training/run/training_run.h"
+#include "training/verification/step_recorder.h"
 
 namespace accelerate {
 struct Accelerator::State {
@@ -218,15 +219,16 @@ void Accelerator::init_trackers(
       options.log_with.begin(), options.log_with.end(), [](auto& choice) {
         return choice.name() == kJsonLinesTracker;
       });
-  auto trackers = is_main_process() ? Trackers(
-                                          project,
-                                          std::move(options),
-                                          num_processes(),
-                                          environment.rendezvous.attempt)
-                                    : Trackers();
+  const bool tracks = is_main_process() && StepRecorder::get() == nullptr;
+  auto trackers = tracks ? Trackers(
+                               project,
+                               std::move(options),
+                               num_processes(),
+                               environment.rendezvous.attempt)
+                         : Trackers();
   state_->trackers = std::make_shared<RunTrackers>(std::move(trackers));
   state().add(kTrackersState, state_->trackers);
-  if (is_watchable) {
+  if (is_watchable && StepRecorder::get() == nullptr) {
     state_->run.report().keep_journal(folder);
   }
 }
@@ -301,6 +303,9 @@ void Accelerator::write_model(
     const std::filesystem::path& folder,
     const safetensors::SaveOptions& options,
     const ConfigText& config) const {
+  if (StepRecorder::get() != nullptr) {
+    return; // `accelerate verify` leaves no files.
+  }
   const auto& checkpoints = state_->run.checkpoints();
   checkpoints.save_model(model, folder, options);
   if (!config || !checkpoints.is_saving_main()) {
@@ -331,9 +336,18 @@ std::shared_ptr<StepState> Accelerator::step_state() const {
 
 detail::LoaderContext Accelerator::loader_context() const {
   const auto& group = state_->run.mesh().group(MeshDimension::kData);
+  const auto* recorder = StepRecorder::get();
+  const bool is_merged = recorder != nullptr && recorder->is_reference();
   return {
       .group = group,
-      .shard = {group.rank(), group.world_size()},
+      .shard = is_merged ? ShardOptions{0, recorder->num_merged_ranks()}
+                         : ShardOptions{
+                               recorder != nullptr &&
+                                       recorder->has_same_batches()
+                                   ? 0
+                                   : group.rank(),
+                               group.world_size()},
+      .is_merged = is_merged,
       .device = placement(),
       .configuration = state_->run.options().data_loader,
       .step_state = step_state()};

@@ -9,6 +9,7 @@
 #include "accelerate/error.h"
 #include "core/base/str.h"
 #include "training/parallel/engine.h"
+#include "training/verification/step_recorder.h"
 
 namespace accelerate {
 
@@ -22,6 +23,12 @@ LocalSGD::LocalSGD(
       engine_(engine.shared_from_this()),
       local_sgd_steps_(local_sgd_steps),
       num_exceptions_(std::uncaught_exceptions()) {
+  if (auto* recorder = StepRecorder::get()) {
+    recorder->note_obstacle(
+        "LocalSGD lets each process train on its own between averages, so its "
+        "steps differ from those of one process on purpose",
+        /*only_excuses=*/false);
+  }
   if (local_sgd_steps < 1) {
     throw UsageError(str_cat(
         "[LocalSGD] local_sgd_steps is ",

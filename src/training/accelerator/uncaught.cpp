@@ -10,13 +10,23 @@
 #include <iostream>
 #include <string>
 
+#include "accelerate/error.h"
 #include "core/base/str.h"
+#include "training/verification/step_recorder.h"
 
 namespace accelerate {
 namespace {
 
 std::atomic<int> reported_rank = 0;
 std::terminate_handler handler_before = nullptr;
+
+/// Reports a mistake in the program to `accelerate verify`.
+std::string note_problem(const std::string& what) {
+  if (auto* recorder = StepRecorder::get()) {
+    recorder->note_problem(what);
+  }
+  return what;
+}
 
 void report_and_leave() {
   if (!std::current_exception()) {
@@ -26,6 +36,10 @@ void report_and_leave() {
   std::string what = "an exception that is not a std::exception";
   try {
     throw;
+  } catch (const UsageError& error) {
+    what = note_problem(error.what());
+  } catch (const MismatchError& error) {
+    what = note_problem(error.what());
   } catch (const std::exception& error) {
     what = error.what();
   } catch (...) {

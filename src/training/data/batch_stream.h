@@ -15,6 +15,7 @@
 #include "accelerate/data_loader.h"
 #include "core/base/ordered_workers.h"
 #include "training/state/step_state.h"
+#include "training/verification/step_recorder.h"
 
 namespace accelerate::detail {
 
@@ -39,8 +40,14 @@ struct EpochPlan {
     return is_stream() && !is_dispatched() &&
            options.iterable_sharding == IterableSharding::kSource;
   }
+  /// For `accelerate verify`.
+  static bool reads_same_batches() {
+    const auto* recorder = StepRecorder::get();
+    return recorder != nullptr && recorder->has_same_batches();
+  }
   bool is_dispatched() const {
-    return options.dispatch_batches && context.shard.world_size > 1;
+    return options.dispatch_batches && context.shard.world_size > 1 &&
+           !context.is_merged && !reads_same_batches();
   }
 };
 
@@ -55,7 +62,19 @@ struct Item {
   bool is_there() const { return batch || message.defined(); }
 };
 
-/// One item for each rank that a maker reads for. Empty at the end.
+/// Calls `f` with each tensor of the batch, which `f` may replace.
+template <class F>
+void for_each_tensor(const BatchSource& source, const Any& batch, F f) {
+  struct Caller final : tree::Visitor {
+    explicit Caller(F& f) : f(f) {}
+    void tensor(at::Tensor& tensor) override { f(tensor); }
+    F& f;
+  } caller(f);
+  source.visit(batch, caller);
+}
+
+/// One item for each rank that a maker reads for, or one for all of them if the
+/// plan merges them. Empty at the end.
 using Round = std::vector<Item>;
 
 class RoundMaker {

@@ -170,8 +170,11 @@ class Cursor final : public BatchCursor {
 
   Cursor(
       std::unique_ptr<BatchStream> stream,
-      std::shared_ptr<StepState::Feed> feed)
-      : stream_(std::move(stream)), feed_(std::move(feed)) {}
+      std::shared_ptr<StepState::Feed> feed,
+      std::shared_ptr<const BatchSource> source)
+      : stream_(std::move(stream)),
+        feed_(std::move(feed)),
+        source_(std::move(source)) {}
   ~Cursor() override {
     if (listener_) {
       listener_(Event::kLeft);
@@ -199,6 +202,15 @@ class Cursor final : public BatchCursor {
     }
     if (feed_) {
       feed_->hand_out(item->facts);
+      if (auto* recorder = StepRecorder::get()) {
+        std::vector<at::Tensor> leaves;
+        for_each_tensor(*source_, item->batch, [&](at::Tensor& leaf) {
+          leaves.push_back(leaf);
+        });
+        recorder->note_batch(leaves, item->facts.num_samples);
+      }
+    } else if (auto* recorder = StepRecorder::get()) {
+      recorder->note_raw_batch();
     }
     batch_ = std::move(item->batch);
   }
@@ -207,6 +219,7 @@ class Cursor final : public BatchCursor {
  private:
   std::unique_ptr<BatchStream> stream_;
   std::shared_ptr<StepState::Feed> feed_;
+  std::shared_ptr<const BatchSource> source_;
   Listener listener_;
   Any batch_;
 };
@@ -309,11 +322,15 @@ std::unique_ptr<detail::BatchCursor> AnyDataLoader::open() {
   const int64_t first = advanced(
       0, std::max(state.next_num_done, num_skipped_ * per_round), num_units);
   const auto plan = state.plan(epoch, first);
-  const int64_t full_size = state.options.batch_sampler ? 0 : plan.per_rank();
+  const int64_t num_merged =
+      state.context.is_merged ? state.context.shard.world_size : 1;
+  const int64_t full_size =
+      state.options.batch_sampler ? 0 : plan.per_rank() * num_merged;
   auto cursor = std::make_unique<detail::Cursor>(
       detail::make_stream(plan, *state.pool),
       state.context.step_state ? state.context.step_state->open_feed(full_size)
-                               : nullptr);
+                               : nullptr,
+      state.source);
   // Set only now, so that the next loop tries the same epoch again if opening
   // fails.
   state.next_epoch = epoch + 1;

@@ -2,6 +2,8 @@
 // Streams of ranks that read for themselves.
 #include <ATen/ATen.h>
 
+#include <numeric>
+
 #include "core/base/str.h"
 #include "training/data/batch_stream.h"
 
@@ -238,9 +240,20 @@ std::unique_ptr<BatchStream> make_local_stream(
     pin_for_device(plan, item);
   };
   if (plan.shards_itself()) {
+    if (auto* recorder = StepRecorder::get()) {
+      recorder->note_obstacle(
+          "Each process reads its own part of an iterable source "
+          "(IterableSharding::kSource), so one process has other batches. Use "
+          "kElement to compare",
+          /*only_excuses=*/false);
+    }
     return make_slice_stream(plan, pool, finish);
   }
-  const std::vector<int> ranks = {plan.context.shard.rank};
+  std::vector<int> ranks = {plan.context.shard.rank};
+  if (plan.context.is_merged) {
+    ranks.resize(static_cast<size_t>(plan.context.shard.world_size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+  }
   std::vector<std::unique_ptr<RoundQueue>> queues;
   queues.push_back(make_queue(
       plan,

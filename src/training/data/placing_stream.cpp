@@ -7,16 +7,6 @@
 namespace accelerate::detail {
 namespace {
 
-template <class F>
-void for_each_tensor(const BatchSource& source, const Any& batch, F f) {
-  struct Caller final : tree::Visitor {
-    explicit Caller(F& f) : f(f) {}
-    void tensor(at::Tensor& tensor) override { f(tensor); }
-    F& f;
-  } caller(f);
-  source.visit(batch, caller);
-}
-
 class PlainStream final : public BatchStream {
  public:
   PlainStream(

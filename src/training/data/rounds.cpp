@@ -2,6 +2,7 @@
 // Makes rounds: chooses, reads and collates samples.
 #include <algorithm>
 
+#include "core/base/stable_hash.h"
 #include "training/data/batch_stream.h"
 
 namespace accelerate::detail {
@@ -25,7 +26,9 @@ namespace {
 class MapRounds final : public RoundMaker {
  public:
   MapRounds(const EpochPlan& plan, const std::vector<int>& ranks)
-      : source_(plan.source), seed_{plan.seed, plan.epoch} {
+      : source_(plan.source),
+        seed_{plan.seed, plan.epoch},
+        is_merged_(plan.context.is_merged) {
     const ShardOptions first{ranks[0], plan.context.shard.world_size};
     const auto& batch_sampler = plan.options.batch_sampler;
     shards_.push_back(
@@ -52,6 +55,10 @@ class MapRounds final : public RoundMaker {
 
   Round make(int64_t index) override {
     Round round;
+    if (is_merged_) {
+      round.push_back(make_merged(index));
+      return round;
+    }
     for (const auto& shard : shards_) {
       Item item;
       if (index < shard.size()) {
@@ -70,7 +77,7 @@ class MapRounds final : public RoundMaker {
  private:
   static std::vector<int64_t> order_of(const EpochPlan& plan) {
     if (plan.options.sampler) {
-      return plan.options.sampler->order(plan.seed, plan.epoch);
+      return noted(plan.options.sampler->order(plan.seed, plan.epoch));
     }
     const int64_t size = plan.source->size();
     return plan.options.shuffle
@@ -78,9 +85,37 @@ class MapRounds final : public RoundMaker {
                : SequentialSampler(size).order(plan.seed, plan.epoch);
   }
 
+  /// Reports the order of a sampler of user code to `accelerate verify`.
+  static std::vector<int64_t> noted(std::vector<int64_t> order) {
+    if (auto* recorder = StepRecorder::get()) {
+      recorder->note_order(stable_hash(std::string_view(
+          reinterpret_cast<const char*>(order.data()),
+          order.size() * sizeof(order[0]))));
+    }
+    return order;
+  }
+
+  Item make_merged(int64_t index) const {
+    Item item;
+    std::vector<int64_t> indices;
+    for (const auto& shard : shards_) {
+      if (index < shard.size()) {
+        const auto batch = shard.batch(index);
+        indices.insert(
+            indices.end(), batch.indices.begin(), batch.indices.end());
+        item.facts.num_real += batch.num_real;
+        item.facts.is_last = index + 1 == num_rounds();
+      }
+    }
+    item.batch = source_->read(indices, seed_);
+    item.facts.num_samples = static_cast<int64_t>(indices.size());
+    return item;
+  }
+
   std::shared_ptr<const BatchSource> source_;
   SampleSeed seed_;
   std::vector<BatchShard> shards_;
+  bool is_merged_;
 };
 
 class StreamRounds final : public RoundMaker {
@@ -96,7 +131,8 @@ class StreamRounds final : public RoundMaker {
         shards_(std::move(shards)),
         ranks_(ranks),
         per_rank_(plan.per_rank()),
-        num_done_(num_done) {}
+        num_done_(num_done),
+        is_merged_(plan.context.is_merged) {}
 
   int64_t num_rounds() const override { return kUnknown; }
 
@@ -115,6 +151,18 @@ class StreamRounds final : public RoundMaker {
     }
     Round round;
     bool has_any = false;
+    if (is_merged_) {
+      BatchShard::Batch all;
+      for (size_t slot = 0; slot < shards_.size(); ++slot) {
+        const auto batch = is_full ? full_batch(slot, first)
+                                   : shards_[slot].last_batch(position_);
+        all.indices.insert(
+            all.indices.end(), batch.indices.begin(), batch.indices.end());
+        all.num_real += batch.num_real;
+      }
+      round.push_back(collate(all, first));
+      return all.indices.empty() ? Round{} : std::move(round);
+    }
     for (size_t slot = 0; slot < shards_.size(); ++slot) {
       round.push_back(collate(
           is_full ? full_batch(slot, first)
@@ -188,6 +236,7 @@ class StreamRounds final : public RoundMaker {
   int64_t num_done_;
   int64_t position_ = 0;
   bool is_over_ = false;
+  bool is_merged_;
   /// The elements of the current round; null if no rank needs them.
   std::vector<Any> elements_;
   /// The elements at the start of the epoch, which fill up its end.

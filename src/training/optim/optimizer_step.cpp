@@ -271,6 +271,9 @@ void OptimizerStep::step(StepScalars scalars) {
         scalars.copies.push_back(copies);
       }
     }
+    if (observer_) {
+      observer_->before_update(*this);
+    }
     optimizer_->step(scalars);
   }
   is_done_ = true;
@@ -279,6 +282,9 @@ void OptimizerStep::step(StepScalars scalars) {
   }
   scope.finish(
       [&](ParallelEngine& engine) { engine.after_step(!is_left_out); });
+  if (observer_ && !is_left_out) {
+    observer_->after_update(*this);
+  }
 }
 
 void OptimizerStep::set_done(bool is_done, at::Tensor overflow) {

@@ -57,6 +57,10 @@ class ACCELERATE_INTERNAL OptimizerAdapter {
   /// The learning rates of the groups, if a recorded step should receive them
   /// as tensors.
   virtual std::vector<double> learning_rates() { return {}; }
+  /// The learning rates of the groups, including those that are tensors. For
+  /// `accelerate verify`, which also sets them.
+  virtual std::vector<double> current_rates() { return learning_rates(); }
+  virtual void set_current_rates(const std::vector<double>& rates) = 0;
   /// The sum over all groups, without learning rates that are tensors, because
   /// reading one could wait for a device.
   virtual double sum_of_learning_rates() {
@@ -84,6 +88,17 @@ class ACCELERATE_INTERNAL OptimizerAdapter {
       const StateDict& state) = 0;
 };
 
+class OptimizerStep;
+
+/// Is called around every update of the weights.
+class UpdateObserver {
+ public:
+  virtual ~UpdateObserver() = default;
+  /// Gradients are synchronised, unscaled and clipped.
+  virtual void before_update(OptimizerStep& optimizer) = 0;
+  virtual void after_update(OptimizerStep& optimizer) = 0;
+};
+
 /// Decides whether a call of `step` updates weights.
 class ACCELERATE_INTERNAL OptimizerStep : public Stateful, public SliceHolder {
  public:
@@ -108,6 +123,10 @@ class ACCELERATE_INTERNAL OptimizerStep : public Stateful, public SliceHolder {
   /// Sets a function to call before a step if groups were added since the last
   /// `wire`; may be empty.
   void on_new_groups(std::function<void()> wire) { wire_ = std::move(wire); }
+  /// `observer` may be null.
+  void observe_updates(std::shared_ptr<UpdateObserver> observer) {
+    observer_ = std::move(observer);
+  }
   /// The index of the first parameter that has a gradient but belongs to no
   /// prepared model. Checks only in the first calls.
   std::optional<size_t> unowned_parameter();
@@ -224,6 +243,7 @@ class ACCELERATE_INTERNAL OptimizerStep : public Stateful, public SliceHolder {
   /// `StepState::num_synchronised` at the last `zero_grad`.
   int64_t num_cleared_ = 0;
   std::function<void()> wire_;
+  std::shared_ptr<UpdateObserver> observer_;
   /// The number of groups at the last call of `wire`.
   size_t num_groups_ = 0;
   int num_looks_ = 0;

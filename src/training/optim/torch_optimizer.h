@@ -59,6 +59,12 @@ class TorchOptimizer final : public OptimizerAdapter {
     }
     return rates;
   }
+  void set_current_rates(const std::vector<double>& rates) override {
+    auto& groups = optimizer_.param_groups();
+    for (size_t i = 0; i < rates.size(); ++i) {
+      groups[i].options().set_lr(rates[i]);
+    }
+  }
   bool has_all_state() override {
     const auto& state = optimizer_.state();
     if (state.empty()) { // it has stepped before and keeps no state

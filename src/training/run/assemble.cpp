@@ -15,6 +15,7 @@
 #include "training/comm/process_group_impl.h"
 #include "training/device/accelerator_kinds.h"
 #include "training/device/device.h"
+#include "training/verification/step_recorder.h"
 
 namespace accelerate {
 namespace {
@@ -216,8 +217,12 @@ Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
   refuse_threads_on_one_device(assembly);
   assembly.precision = settings.mixed_precision(options.mixed_precision);
   refuse_what_the_device_lacks(assembly);
+  auto ddp = options.ddp;
+  if (StepRecorder::get() != nullptr) {
+    ddp.compression = Compression::kNone;
+  }
   assembly.engines = EnginePlan(
-      {.ddp = options.ddp,
+      {.ddp = ddp,
        .shard = options.shard,
        .own = options.engine,
        .master_weights = options.master_weights,

@@ -6,6 +6,7 @@
 #include "core/observe/rank_record.h"
 #include "training/parallel/recorded_range.h"
 #include "training/run/model_context.h"
+#include "training/run/verified_steps.h"
 
 namespace accelerate {
 namespace detail {
@@ -28,7 +29,13 @@ ForwardScope::ForwardScope(ModelContext& context)
         context_.engine->is_outdated()) {
       context_.renew();
     }
+    if (context_.verified && at::GradMode::is_enabled()) {
+      context_.verified->begin_forward(context_);
+    }
     context_.engine->before_forward();
+    if (context_.verified && at::GradMode::is_enabled()) {
+      context_.verified->before_forward(context_);
+    }
   } catch (...) {
     context_.engine->abandon_forward();
     RankRecord::of_this_thread().leave(static_cast<StepPhase>(phase_before_));
@@ -75,6 +82,9 @@ void ForwardScope::finish(std::span<at::Tensor* const> outputs) {
     }
   }
   context_.engine->after_forward(outputs);
+  if (context_.verified && at::GradMode::is_enabled()) {
+    context_.verified->after_forward(context_);
+  }
   is_finished_ = true;
 }
 

@@ -20,6 +20,8 @@
 
 namespace accelerate {
 
+class VerifiedSteps;
+
 /// A prepared model. Its state consists of the parameters and buffers under the
 /// model's names (tied ones under the first name). The engine saves its own
 /// state separately.
@@ -43,6 +45,8 @@ struct ACCELERATE_INTERNAL ModelContext : Stateful, SliceHolder {
   bool outputs_to_fp32 = true;
   /// Whether unsynchronised gradients of this model were reported.
   bool is_said_to_stay = false;
+  /// Set under `accelerate verify`, otherwise null.
+  std::shared_ptr<VerifiedSteps> verified;
   /// Creates another engine if this one is outdated; may be empty.
   std::function<void()> renew;
   /// The index of each tensor of the model, and of each tensor trained in its

@@ -12,6 +12,7 @@
 #include "training/comm/process_group_impl.h"
 #include "training/device/device_graph.h"
 #include "training/device/streams.h"
+#include "training/verification/step_recorder.h"
 
 namespace accelerate {
 namespace {
@@ -29,6 +30,9 @@ void set_shares_buffers(
 
 std::string RecordedSteps::why_not_to_capture(
     const std::vector<at::Tensor>& inputs) {
+  if (StepRecorder::get() != nullptr) {
+    return "accelerate verify reads the results of each step on the host";
+  }
   if (!has_device_graphs(context_.device())) {
     return str_cat(context_.device(), " has no device graphs. Use a GPU");
   }

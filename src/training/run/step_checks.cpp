@@ -9,10 +9,14 @@
 #include "core/observe/watchdog.h"
 #include "training/parallel/shared_tensors.h"
 #include "training/run/ranks_equal.h"
+#include "training/verification/step_recorder.h"
 
 namespace accelerate {
 
 void StepChecks::warn(const std::string& what) const {
+  if (auto* recorder = StepRecorder::get()) {
+    recorder->note_problem(what);
+  }
   // With `debug`, warnings become errors.
   if (complain_ && !context_.debug()) {
     complain_(what);
@@ -91,6 +95,9 @@ void StepChecks::check_arrivals() {
   // Report each kind once, because some programs step another model on purpose,
   // e.g. for comparison.
   const auto complain = [&](bool& is_said, const std::string& what) {
+    if (auto* recorder = StepRecorder::get()) {
+      recorder->note_problem(what);
+    }
     if (!complain_) {
       throw UsageError(what);
     }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "training/run/step_report.h"
 
-#include <c10/core/CachingDeviceAllocator.h>
 #include <torch/version.h>
 
 #include <algorithm>
@@ -12,27 +11,10 @@
 #include "core/observe/watchdog.h"
 #include "core/process/run_report.h"
 #include "core/tracking/rank_journal.h"
+#include "training/device/device.h"
+#include "training/verification/step_recorder.h"
 
 namespace accelerate {
-namespace {
-
-/// The accelerator memory that tensors use; 0 if the allocator does not count
-/// it.
-int64_t allocated_bytes(c10::Device device) {
-  auto* allocator =
-      dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
-  if (allocator == nullptr || !allocator->initialized()) {
-    return 0;
-  }
-  constexpr auto kAll =
-      static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-  return allocator->getDeviceStats(device.index())
-      .allocated_bytes[kAll]
-      .current;
-}
-
-} // namespace
-
 StepReport::StepReport(const RunContext& context)
     : context_(context),
       times_before_(RankRecord::of_this_thread().step_times()),
@@ -41,6 +23,9 @@ StepReport::StepReport(const RunContext& context)
 StepReport::~StepReport() = default;
 
 void StepReport::report_steps() const {
+  if (StepRecorder::get() != nullptr) {
+    return; // `accelerate verify` reports the steps.
+  }
   const auto num_steps =
       context_.topology().is_main() ? step_times().num_steps : 0;
   if (num_steps > 0) {
@@ -87,7 +72,7 @@ void StepReport::keep_journal(const std::filesystem::path& folder) {
   if (!context_.device().is_cpu()) {
     rank.device = context_.device().str();
     rank.device_memory = [device = context_.device()] {
-      return allocated_bytes(device);
+      return device_bytes(device).current;
     };
     const auto use = std::make_shared<const GpuUse>(
         gpu_kinds(), system_env, context_.device().index());

@@ -178,6 +178,10 @@ TrainingRun::TrainingRun(
     generators_.push_back(std::make_shared<GeneratorState>(device));
     context_.state->add(name, generators_.back(), StateScope::kPerRank);
   };
+  if (auto* recorder = StepRecorder::get()) {
+    verified_ =
+        std::make_shared<VerifiedSteps>(context_, checkpoints_, *recorder);
+  }
   add_generator("generator_cpu", c10::Device(c10::kCPU));
   if (!device().is_cpu()) {
     add_generator("generator_device", device());
@@ -186,10 +190,13 @@ TrainingRun::TrainingRun(
 
 TrainingRun::~TrainingRun() {
   for (const auto& model : context_.living_models()) {
-    model->renew = nullptr; // a model may outlive its run
+    // A model may outlive its run.
+    model->renew = nullptr;
+    model->verified = nullptr;
   }
   for (const auto& optimizer : context_.living_optimizers()) {
     optimizer->on_new_groups({});
+    optimizer->observe_updates(nullptr);
   }
   report_.say_step_times();
   report_.end_journal();
@@ -220,6 +227,7 @@ std::shared_ptr<ModelContext> TrainingRun::prepare_model(
   context->precision = precision();
   context->is_for_evaluation = evaluation_mode;
   context->outputs_to_fp32 = context_.options.outputs_to_fp32;
+  context->verified = verified_;
   has_models_ = has_models_ || !evaluation_mode;
   std::erase_if(
       context_.models, [](const auto& entry) { return entry.expired(); });
@@ -287,6 +295,7 @@ std::shared_ptr<OptimizerStep> TrainingRun::prepare_optimizer(
       context_.scaler,
       context_.state);
   step->on_new_groups([this] { wire(); });
+  step->observe_updates(verified_);
   context_.optimizers.push_back(step);
   context_.state->add("optimizer", step);
   return step;
@@ -352,6 +361,10 @@ void TrainingRun::backward(
   context_.update_scale();
   if (context_.scaler) {
     weighted = context_.scaler->scale(weighted);
+  }
+  if (verified_) {
+    verified_->before_backward(
+        loss, options.weight, /*is_python=*/checks_.complains());
   }
   EngineScope scope(
       context_.models_with_callbacks,
@@ -572,8 +585,15 @@ SchedulerMoves TrainingRun::scheduler_moves(SchedulerCall call) const {
   }
   call.sync_gradients = context_.step_state->sync_gradients();
   call.stepping = context_.options.scheduler_stepping;
-  call.num_processes = topology().world_size;
+  call.num_processes = num_scheduled_processes();
   return accelerate::scheduler_moves(call);
+}
+
+int TrainingRun::num_scheduled_processes() const {
+  const auto* recorder = StepRecorder::get();
+  return recorder != nullptr && recorder->is_reference()
+             ? recorder->num_merged_ranks()
+             : topology().world_size;
 }
 
 bool TrainingRun::check_trigger() {

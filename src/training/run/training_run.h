@@ -18,6 +18,7 @@
 #include "training/run/run_context.h"
 #include "training/run/step_checks.h"
 #include "training/run/step_report.h"
+#include "training/run/verified_steps.h"
 
 namespace accelerate {
 
@@ -128,6 +129,9 @@ class ACCELERATE_INTERNAL TrainingRun {
   /// The effect of one call of a scheduler's `step` in this run. It depends on
   /// accumulation, the number of processes, and `scheduler_stepping`.
   SchedulerMoves scheduler_moves(SchedulerCall call) const;
+  /// The number of processes whose batches a schedule per process counts. The
+  /// reference of `accelerate verify` follows the schedule of all ranks.
+  int num_scheduled_processes() const;
 
   void set_trigger() { trigger_ = true; }
   bool check_trigger();
@@ -161,6 +165,8 @@ class ACCELERATE_INTERNAL TrainingRun {
   BatchRows batch_rows_;
   StepChecks checks_;
   std::shared_ptr<InputWatch> input_watch_;
+  /// Null in an ordinary run.
+  std::shared_ptr<VerifiedSteps> verified_;
   std::vector<std::shared_ptr<Stateful>> generators_;
   bool has_models_ = false;
   bool trigger_ = false;

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// `accelerate verify` on C++ programs: it finds each mistake and passes correct
+// programs.
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <filesystem>
+
+#include "support/subprocess.h"
+#include "support/temp_dir.h"
+
+namespace accelerate::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+ProcessResult verify(
+    const std::vector<std::string>& options,
+    const std::string& mistake,
+    const TempDir& folder) {
+  std::vector<std::string> command = {
+      TEST_BIN_DIR "/accelerate", "verify", "--cpu", "--quiet"};
+  command.insert(command.end(), options.begin(), options.end());
+  command.insert(command.end(), {TEST_BIN_DIR "/verified_steps", mistake});
+  return run_process(command, {{"TMPDIR", folder.path().string()}}, kLimit);
+}
+
+class CorrectProgram : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(CorrectProgram, Passes) {
+  const TempDir folder;
+  const auto result =
+      verify({"--num_processes", "2", "--steps", "3"}, GetParam(), folder);
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(
+      result.out,
+      AllOf(
+          HasSubstr("3 steps on 2 processes agree with one process"),
+          HasSubstr("gradients   largest relative difference "),
+          HasSubstr("parameters  no difference beyond rounding"),
+          HasSubstr("peak memory ")));
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Verify,
+    CorrectProgram,
+    ::testing::Values("right", "accumulate", "weighted", "shard"));
+
+struct Mistake {
+  const char* name;
+  const char* report;
+};
+void PrintTo(const Mistake& mistake, std::ostream* out) {
+  *out << mistake.name;
+}
+
+class WrongProgram : public ::testing::TestWithParam<Mistake> {};
+
+TEST_P(WrongProgram, IsNamed) {
+  const TempDir folder;
+  const auto result =
+      verify({"--num_processes", "2", "--steps", "3"}, GetParam().name, folder);
+  EXPECT_EQ(result.exit_code, 1) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr(GetParam().report));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Verify,
+    WrongProgram,
+    ::testing::Values(
+        Mistake{
+            "unequal",
+            "each rank averages its loss over its own count, but the counts "
+            "differ (labels: 35 on rank 0, 43 on rank 1)"},
+        Mistake{"raw_model", "The gradients of 'model' were not synchronised"},
+        Mistake{"raw_optimizer", "no prepared optimizer made a step"},
+        Mistake{"raw_loader", "a batch of a loader that was not prepared"},
+        Mistake{"buffer", "the buffer 'mean' on rank 1 differs from rank 0's"},
+        Mistake{
+            "rank_seed",
+            "computes something else from the same batch on rank 1 than on "
+            "rank 0"},
+        Mistake{
+            "adapter",
+            "A tensor of shape [24, 24] is trained, but belongs to no prepared "
+            "model"},
+        Mistake{
+            "raw_backward",
+            "gradients that accelerator.backward() did not compute"},
+        Mistake{
+            "changed",
+            "the gradient of 'head.weight' on rank 1 differs from rank 0's"},
+        Mistake{
+            "sampler",
+            "The samplers of ranks 0 and 1 return different samples"},
+        Mistake{
+            "frozen",
+            "the frozen parameter 'frozen.weight' on rank 1 differs"}));
+
+TEST(Verify, PassesOnFourProcesses) {
+  const TempDir folder;
+  const auto result =
+      verify({"--num_processes", "4", "--steps", "2"}, "shard", folder);
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr("2 steps on 4 processes agree"));
+}
+
+TEST(Verify, NeedsSeveralProcesses) {
+  const TempDir folder;
+  const auto result = verify({"--num_processes", "1"}, "right", folder);
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("pass --num_processes 2 or more"));
+}
+
+TEST(Verify, SaysThatAProgramHasNoAccelerator) {
+  const auto result = run_process(
+      {TEST_BIN_DIR "/accelerate",
+       "verify",
+       "--cpu",
+       "--num_processes",
+       "2",
+       "--no_python",
+       "/bin/true"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.out, HasSubstr("The program created no Accelerator"));
+}
+
+TEST(Verify, NeedsAProgram) {
+  const auto result = run_process({TEST_BIN_DIR "/accelerate", "verify"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("accelerate verify [OPTIONS] train.py"));
+}
+
+TEST(Verify, OnlyShowsThePlanOfADryRun) {
+  const TempDir folder;
+  const auto result =
+      verify({"--num_processes", "2", "--dry_run"}, "right", folder);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, Not(HasSubstr("[verify]")));
+}
+
+TEST(Verify, RejectsBadSteps) {
+  const auto result = run_process(
+      {TEST_BIN_DIR "/accelerate", "verify", "--steps", "0", "train.py"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("--steps"));
+}
+
+TEST(Verify, EndsOnCtrlCWithoutAReport) {
+  const TempDir folder;
+  Subprocess process(
+      {TEST_BIN_DIR "/accelerate",
+       "verify",
+       "--cpu",
+       "--num_processes",
+       "2",
+       "--no_python",
+       "/bin/sleep",
+       "100"},
+      {{"TMPDIR", folder.path().string()}});
+  const auto begun = [&] { return !fs::is_empty(folder.path()); };
+  ASSERT_TRUE(eventually(begun, kLimit));
+  process.send(SIGINT);
+  const auto result = process.wait(kLimit);
+  EXPECT_EQ(result.exit_code, 128 + SIGINT) << result.out << result.err;
+  EXPECT_THAT(result.out, Not(HasSubstr("[verify]")));
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+}
+
+} // namespace
+} // namespace accelerate::testing
