@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/verify/comparison.h"
+#include "core/verify/rank_agreement.h"
 
 #include <gmock/gmock.h>
 

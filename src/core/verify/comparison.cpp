@@ -3,223 +3,20 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <iomanip>
 #include <map>
-#include <optional>
-#include <set>
-#include <sstream>
+#include <string>
 #include <utility>
 
 #include "core/base/str.h"
+#include "core/verify/rank_agreement.h"
+#include "core/verify/step_difference.h"
+#include "core/verify/tensor_lists.h"
 
 namespace accelerate::verify {
 namespace {
 
-constexpr double kEpsilon32 = 0x1p-23;
-
-using Tensors = std::vector<TensorRecord>;
 /// A list of tensors in a record.
 using List = Tensors UpdateRecord::*;
-
-std::string short_number(double value) {
-  std::ostringstream out;
-  out << std::setprecision(2) << value;
-  return out.str();
-}
-
-std::string listed(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    text += str_cat(
-        i == 0                  ? ""
-        : i + 1 == ranks.size() ? " and "
-                                : ", ",
-        ranks[i]);
-  }
-  return text;
-}
-
-const TensorRecord* find(const Tensors& tensors, const std::string& name) {
-  const auto found =
-      std::find_if(tensors.begin(), tensors.end(), [&](const auto& tensor) {
-        return tensor.name == name;
-      });
-  return found == tensors.end() ? nullptr : &*found;
-}
-
-/// A tensor that should be equal on all ranks, and the ranks where it differs
-/// from rank 0's.
-struct OddTensor {
-  const TensorRecord* tensor = nullptr;
-  std::vector<int> ranks = {};
-};
-
-std::optional<OddTensor> find_odd(
-    const std::vector<ProcessRecord>& run,
-    size_t update,
-    List list,
-    bool only_frozen = false) {
-  for (const auto& tensor : run[0].updates[update].*list) {
-    if (tensor.is_divided || (only_frozen && tensor.is_trained)) {
-      continue;
-    }
-    OddTensor odd{.tensor = &tensor};
-    for (size_t rank = 1; rank < run.size(); ++rank) {
-      const auto* other = find(run[rank].updates[update].*list, tensor.name);
-      // The same kernel on the same values gives the same sums. NaN differs
-      // from itself, so it is compared as text.
-      const auto is_same = [](double a, double b) {
-        return a == b || (std::isnan(a) && std::isnan(b));
-      };
-      bool is_equal = other != nullptr &&
-                      is_same(other->sketch.squares, tensor.sketch.squares);
-      for (size_t i = 0; is_equal && i < Sketch::kNumSums; ++i) {
-        is_equal = is_same(other->sketch.sums[i], tensor.sketch.sums[i]);
-      }
-      if (!is_equal) {
-        odd.ranks.push_back(static_cast<int>(rank));
-      }
-    }
-    if (!odd.ranks.empty()) {
-      return odd;
-    }
-  }
-  return std::nullopt;
-}
-
-size_t num_common_updates(const std::vector<ProcessRecord>& run) {
-  size_t count = run[0].updates.size();
-  for (const auto& process : run) {
-    count = std::min(count, process.updates.size());
-  }
-  return count;
-}
-
-std::vector<std::string> odd_tensors(const std::vector<ProcessRecord>& run) {
-  std::vector<std::string> problems;
-  const auto describe = [](const OddTensor& odd) {
-    return str_cat(
-        "'",
-        odd.tensor->name,
-        "' on ",
-        listed(odd.ranks),
-        odd.ranks.size() == 1 ? " differs" : " differ",
-        " from rank 0's");
-  };
-  for (size_t i = 0; i < num_common_updates(run); ++i) {
-    const auto frozen =
-        find_odd(run, i, &UpdateRecord::parameters, /*only_frozen=*/true);
-    if (frozen) {
-      problems.push_back(str_cat(
-          "Step ",
-          i + 1,
-          ": the frozen parameter ",
-          describe(*frozen),
-          ". Change frozen parameters before prepare(), which copies rank 0's "
-          "values to all ranks, or in the same way on all ranks"));
-    }
-    const auto buffer = find_odd(run, i, &UpdateRecord::buffers);
-    if (buffer) {
-      problems.push_back(str_cat(
-          "Step ",
-          i + 1,
-          ": the buffer ",
-          describe(*buffer),
-          " when the forward pass begins. Do not turn broadcast_buffers off, "
-          "and reduce over all ranks what the buffer is computed from"));
-    }
-    const auto gradient = find_odd(run, i, &UpdateRecord::gradients);
-    if (gradient) {
-      problems.push_back(str_cat(
-          "Step ",
-          i + 1,
-          ": the gradient of ",
-          describe(*gradient),
-          " when the optimizer steps. It was not synchronised, or was changed "
-          "on one rank after backward(). Change gradients in the same way on "
-          "all ranks"));
-    }
-    const auto parameter = gradient || frozen
-                               ? std::nullopt
-                               : find_odd(run, i, &UpdateRecord::parameters);
-    if (parameter) {
-      problems.push_back(str_cat(
-          "Step ",
-          i + 1,
-          ": after the step, ",
-          describe(*parameter),
-          ". The ranks use different learning rates, or changed the weights "
-          "on their own. Do both in the same way on all ranks"));
-    }
-    if (!problems.empty()) {
-      break; // Later steps differ for the same reason.
-    }
-  }
-  return problems;
-}
-
-std::optional<std::string> odd_orders(const std::vector<ProcessRecord>& run) {
-  for (size_t rank = 1; rank < run.size(); ++rank) {
-    const size_t count =
-        std::min(run[0].orders.size(), run[rank].orders.size());
-    for (size_t i = 0; i < count; ++i) {
-      if (run[rank].orders[i] != run[0].orders[i]) {
-        return str_cat(
-            "The samplers of ranks 0 and ",
-            rank,
-            " return different samples, although prepare() gives each rank its "
-            "part of the same order. Pass a sampler that is not sharded and "
-            "does not depend on the rank");
-      }
-    }
-  }
-  return std::nullopt;
-}
-
-/// Norms over all tensors, from which the scale of each tensor follows.
-struct Scale {
-  double squares = 0;
-  std::int64_t num_elements = 0;
-
-  /// A small part of the norm that a tensor would have if all elements were
-  /// alike. Gradients that are zero in exact arithmetic, such as those of key
-  /// biases in attention, stay below it.
-  double floor_of(const TensorRecord& tensor) const {
-    constexpr double kPart = 0.1;
-    return num_elements == 0
-               ? 0
-               : kPart *
-                     std::sqrt(
-                         squares * static_cast<double>(tensor.num_elements) /
-                         static_cast<double>(num_elements));
-  }
-};
-
-Scale scale_of(const Tensors& tensors) {
-  Scale scale;
-  for (const auto& tensor : tensors) {
-    scale.squares += tensor.sketch.squares;
-    scale.num_elements += tensor.num_elements;
-  }
-  return scale;
-}
-
-/// Adds the tensors of a rank to those of the ranks before it, as one process
-/// would have them. A rank may have no shard of a tensor.
-void add_rank(const Tensors& tensors, Tensors& whole) {
-  for (const auto& tensor : tensors) {
-    const auto known =
-        std::find_if(whole.begin(), whole.end(), [&](const auto& other) {
-          return other.name == tensor.name;
-        });
-    if (known == whole.end()) {
-      whole.push_back(tensor);
-    } else if (tensor.is_divided) {
-      known->sketch += tensor.sketch;
-    }
-  }
-}
 
 Tensors
 joined(const std::vector<ProcessRecord>& run, size_t update, List list) {
@@ -228,149 +25,6 @@ joined(const std::vector<ProcessRecord>& run, size_t update, List list) {
     add_rank(process.updates[update].*list, whole);
   }
   return whole;
-}
-
-double factor_between(const Tensors& a, const Tensors& b) {
-  double product = 0;
-  double squares = 0;
-  for (const auto& tensor : b) {
-    if (const auto* other = find(a, tensor.name)) {
-      for (size_t i = 0; i < Sketch::kNumSums; ++i) {
-        product += other->sketch.sums[i] * tensor.sketch.sums[i];
-        squares += tensor.sketch.sums[i] * tensor.sketch.sums[i];
-      }
-    }
-  }
-  return squares > 0 ? product / squares : 0;
-}
-
-/// Whether all tensors of `a` are those of `b` times the same factor.
-bool are_multiples(
-    const Tensors& a,
-    const Tensors& b,
-    double factor,
-    double tolerance) {
-  const Scale scale = scale_of(a);
-  return std::all_of(a.begin(), a.end(), [&](const auto& tensor) {
-    const auto* other = find(b, tensor.name);
-    if (other == nullptr) {
-      return false;
-    }
-    Sketch scaled = other->sketch;
-    for (double& sum : scaled.sums) {
-      sum *= factor;
-    }
-    const double size =
-        std::max(std::sqrt(tensor.sketch.squares), scale.floor_of(tensor));
-    return distance(tensor.sketch, scaled) <= tolerance * size;
-  });
-}
-
-double mean_loss(const std::vector<const UpdateRecord*>& updates) {
-  double sum = 0;
-  double weights = 0;
-  for (const auto* update : updates) {
-    for (const auto& batch : update->batches) {
-      sum += batch.loss * batch.weight;
-      weights += batch.weight;
-    }
-  }
-  return weights > 0 ? sum / weights : 0;
-}
-
-/// What each rank's first batch counts: labels, elements that are not masked,
-/// or samples.
-struct Counts {
-  std::vector<std::int64_t> of_ranks;
-  const char* what = "";
-
-  std::string text() const {
-    std::string text;
-    for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
-      text += str_cat(rank == 0 ? "" : ", ", of_ranks[rank], " on rank ", rank);
-    }
-    return str_cat(what, ": ", text);
-  }
-};
-
-std::vector<Counts> possible_counts(
-    const std::vector<const UpdateRecord*>& updates) {
-  std::vector<Counts> all;
-  std::vector<const MicroBatchRecord*> batches;
-  for (const auto* update : updates) {
-    if (update->batches.empty()) {
-      return all;
-    }
-    batches.push_back(&update->batches[0]);
-  }
-  const auto add = [&](const char* what, const auto& count_of) {
-    Counts counts{.of_ranks = {}, .what = what};
-    for (const auto* batch : batches) {
-      counts.of_ranks.push_back(count_of(*batch));
-    }
-    all.push_back(std::move(counts));
-  };
-  size_t num_leaves = batches[0]->leaves.size();
-  for (const auto* batch : batches) {
-    num_leaves = std::min(num_leaves, batch->leaves.size());
-  }
-  for (size_t leaf = 0; leaf < num_leaves; ++leaf) {
-    const auto valid = [&](const MicroBatchRecord& batch) {
-      return batch.leaves[leaf].num_valid;
-    };
-    const bool has_labels =
-        std::any_of(batches.begin(), batches.end(), [&](const auto* batch) {
-          return batch->leaves[leaf].has_ignored;
-        });
-    const bool is_mask =
-        std::all_of(batches.begin(), batches.end(), [&](const auto* batch) {
-          return batch->leaves[leaf].is_mask;
-        });
-    if (has_labels || is_mask) {
-      const char* what = has_labels ? "labels" : "elements that are not masked";
-      add(what, valid);
-      // Causal models do not predict the first token of a sequence.
-      add(what, [&](const MicroBatchRecord& batch) {
-        return valid(batch) - batch.num_samples;
-      });
-    }
-  }
-  add("samples", [](const auto& batch) { return batch.num_samples; });
-  return all;
-}
-
-/// The counts that turn the ranks' losses into that of one process; empty if
-/// there are none.
-std::optional<Counts> counts_of_means(
-    const std::vector<const UpdateRecord*>& updates,
-    const UpdateRecord& expected) {
-  for (auto& counts : possible_counts(updates)) {
-    double sum = 0;
-    double total = 0;
-    for (size_t rank = 0; rank < updates.size(); ++rank) {
-      const auto count = static_cast<double>(counts.of_ranks[rank]);
-      sum += updates[rank]->batches[0].loss * count;
-      total += count;
-    }
-    const double loss = expected.batches[0].loss;
-    const auto& first = counts.of_ranks[0];
-    double mean = 0;
-    for (const auto* update : updates) {
-      mean += update->batches[0].loss / static_cast<double>(updates.size());
-    }
-    const bool are_equal = std::all_of(
-        counts.of_ranks.begin(), counts.of_ranks.end(), [&](auto count) {
-          return count == first;
-        });
-    // At the start of a training, all losses may be almost the same.
-    const double rounding = 4 * kEpsilon32 * std::abs(loss);
-    const double off = std::abs(sum / total - loss);
-    if (!are_equal && total > 0 && std::abs(mean - loss) > rounding &&
-        off <= std::max(rounding, 0.1 * std::abs(mean - loss))) {
-      return std::move(counts);
-    }
-  }
-  return std::nullopt;
 }
 
 std::int64_t num_inputs(const UpdateRecord& update) {
@@ -382,25 +36,6 @@ std::int64_t num_inputs(const UpdateRecord& update) {
   }
   return count;
 }
-
-/// The relative difference that uses the largest part of its tolerance.
-struct Worst {
-  double difference = 0;
-  double tolerance = 1;
-  bool is_set = false;
-  /// The name of the tensor, if it is one of several.
-  std::string where = {};
-
-  /// NaN if the difference is NaN.
-  double part() const { return difference / tolerance; }
-  void add(const Worst& other) {
-    const bool is_worse = std::isnan(other.part()) || other.part() > part();
-    if (other.is_set && (!is_set || (is_worse && !std::isnan(part())))) {
-      *this = other;
-    }
-  }
-  bool is_too_large() const { return is_set && !(part() <= 1); }
-};
 
 class Comparison {
  public:
@@ -469,7 +104,14 @@ class Comparison {
 
     if (gradient.is_too_large() || parameter.is_too_large()) {
       return explain(
-          i, updates, expected, gradients, loss, gradient, parameter, exact);
+          {.step = i,
+           .updates = std::move(updates),
+           .expected = expected,
+           .gradients = gradients,
+           .loss = loss,
+           .gradient = gradient,
+           .parameter = parameter,
+           .exact = exact});
     }
     loss_.add(loss);
     gradient_.add(gradient);
@@ -559,99 +201,6 @@ class Comparison {
   static double norm_of(const Sketch& sketch) {
     return distance(sketch, Sketch());
   }
-  std::vector<std::string> explain(
-      size_t i,
-      const std::vector<const UpdateRecord*>& updates,
-      const UpdateRecord& expected,
-      const Tensors& gradients,
-      const Worst& loss,
-      const Worst& gradient,
-      const Worst& parameter,
-      double exact) const {
-    const Worst& worst = gradient.is_too_large() ? gradient : parameter;
-    std::vector<std::string> lines = {str_cat(
-        "Step ",
-        i + 1,
-        ": ",
-        gradient.is_too_large() ? "the gradient of" : "the update of",
-        " '",
-        worst.where,
-        "' differs from that of one process. The relative difference is ",
-        short_number(worst.difference),
-        ", the tolerance ",
-        short_number(worst.tolerance))};
-    const auto add = [&](const std::string& mistake) {
-      lines.push_back(str_cat("Likely mistake: ", mistake));
-    };
-    if (!gradient.is_too_large()) {
-      add("the optimizer or the learning rate depends on the number of "
-          "processes, or code changes the weights after the step");
-      return lines;
-    }
-    const double factor = factor_between(gradients, expected.gradients);
-    const bool is_multiple = are_multiples(
-        gradients, expected.gradients, factor, 4 * gradient.tolerance);
-    const auto counts = i == 0 && !is_multiple
-                            ? counts_of_means(updates, expected)
-                            : std::nullopt;
-    if (counts) {
-      add(str_cat(
-          "each rank averages its loss over its own count, but the counts "
-          "differ (",
-          counts->text(),
-          "). Sum the losses and divide by the count over all ranks, or pass "
-          "the count as the weight of backward()"));
-    } else if (is_multiple && std::abs(factor - 1) > 4 * exact) {
-      add(str_cat(
-          "all gradients are ",
-          short_number(factor),
-          " times those of one process. The loss is scaled by the number of "
-          "processes, or micro-batches are not divided: use "
-          "accelerator.backward(loss) and accelerator.accumulate(model)"));
-    } else if (const auto only = single_module(gradients, expected, exact);
-               !only.empty()) {
-      add(str_cat(
-          "only the gradients of '",
-          only,
-          "' differ. It computes with values that are not the same on all "
-          "ranks (a generator or a constant that depends on the rank), or its "
-          "gradients are not synchronised"));
-    } else {
-      add(i == 0 && loss.is_too_large()
-              ? "the loss of a batch is not the mean of the losses of its "
-                "samples (statistics of the batch, in-batch negatives, a mean "
-                "over parts of different size), so its mean over ranks is "
-                "another value"
-              : "code changes gradients before they are complete, such as "
-                "clipping in every micro-batch, or gradients are not "
-                "synchronised. Clip only if accelerator.sync_gradients is "
-                "true");
-    }
-    return lines;
-  }
-
-  /// The common module of all tensors whose gradients differ, if other modules
-  /// agree.
-  std::string single_module(
-      const Tensors& gradients,
-      const UpdateRecord& expected,
-      double exact) const {
-    const Scale scale = scale_of(expected.gradients);
-    std::set<std::string> odd;
-    size_t num_equal = 0;
-    for (const auto& tensor : gradients) {
-      const auto* other = find(expected.gradients, tensor.name);
-      const double size =
-          std::max(std::sqrt(tensor.sketch.squares), scale.floor_of(tensor));
-      if (other != nullptr &&
-          distance(tensor.sketch, other->sketch) <= exact * size) {
-        ++num_equal;
-      } else {
-        odd.insert(tensor.name.substr(0, tensor.name.rfind('.')));
-      }
-    }
-    return odd.size() == 1 && num_equal > 0 ? *odd.begin() : std::string();
-  }
 
   const std::vector<ProcessRecord>& run_;
   const ProcessRecord& reference_;
@@ -686,24 +235,10 @@ std::string memory_line(
   return line + str_cat("; ", peak(reference), " in one process");
 }
 
-std::vector<std::string> unique(
-    const std::vector<ProcessRecord>& run,
-    const std::function<std::vector<std::string>(const ProcessRecord&)>& of) {
-  std::vector<std::string> texts;
-  for (const auto& process : run) {
-    for (const auto& text : of(process)) {
-      if (std::find(texts.begin(), texts.end(), text) == texts.end()) {
-        texts.push_back(text);
-      }
-    }
-  }
-  return texts;
-}
-
 std::vector<std::string> obstacles(
     const std::vector<ProcessRecord>& processes,
     bool only_excuses) {
-  return unique(processes, [&](const ProcessRecord& process) {
+  return unique_texts(processes, [&](const ProcessRecord& process) {
     std::vector<std::string> texts;
     for (const auto& obstacle : process.obstacles) {
       if (obstacle.only_excuses == only_excuses) {
@@ -775,49 +310,6 @@ Verdict not_comparable(std::vector<std::string> reasons) {
 }
 
 } // namespace
-
-Verdict check_ranks(const std::vector<ProcessRecord>& run) {
-  auto lines =
-      unique(run, [](const auto& process) { return process.problems; });
-  if (const auto odd = odd_orders(run)) {
-    lines.push_back(*odd);
-  }
-  for (auto& line : odd_tensors(run)) {
-    lines.push_back(std::move(line));
-  }
-  return {
-      .outcome = lines.empty() ? Outcome::kAgrees : Outcome::kDisagrees,
-      .lines = std::move(lines)};
-}
-
-std::string difference_on_same_batch(const std::vector<ProcessRecord>& run) {
-  for (size_t rank = 1; rank < run.size(); ++rank) {
-    if (run[0].updates.empty() || run[rank].updates.empty() ||
-        run[0].updates[0].batches.empty() ||
-        run[rank].updates[0].batches.empty() ||
-        run[0].updates[0].batches[0].loss ==
-            run[rank].updates[0].batches[0].loss) {
-      continue;
-    }
-    const size_t num_outputs =
-        std::min(run[0].outputs.size(), run[rank].outputs.size());
-    std::string where = "the model or the loss";
-    for (size_t i = 0; i < num_outputs; ++i) {
-      if (run[0].outputs[i] != run[rank].outputs[i]) {
-        const auto& name = run[0].outputs[i].name;
-        where = name.empty() ? "the model" : str_cat("the module '", name, "'");
-        break;
-      }
-    }
-    return str_cat(
-        where,
-        " computes something else from the same batch on rank ",
-        rank,
-        " than on rank 0. It uses values that depend on the rank, such as a "
-        "generator seeded with the rank, or weights that are not synchronised");
-  }
-  return {};
-}
 
 Verdict compare(
     const std::vector<ProcessRecord>& run,

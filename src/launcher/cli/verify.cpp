@@ -16,6 +16,7 @@
 #include "core/config/flags.h"
 #include "core/config/resolve.h"
 #include "core/verify/comparison.h"
+#include "core/verify/rank_agreement.h"
 #include "launcher/cli/commands.h"
 #include "launcher/cli/help.h"
 #include "launcher/cli/program_mark.h"
