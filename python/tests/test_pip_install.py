@@ -42,6 +42,11 @@ def clean_variables() -> dict[str, str]:
     return {"CXX": "/usr/bin/c++", **kept}
 
 
+# As the build that runs this test, so that ccache has its objects.
+WARNING_AS_ERROR = os.environ.get("ACCELERATE_TEST_WARNING_AS_ERROR", "OFF")
+BUILD_OPTIONS = [f"--config-settings=cmake.define.CMAKE_COMPILE_WARNING_AS_ERROR={WARNING_AS_ERROR}"]
+
+
 def pip(programs: pathlib.Path, *words: object) -> subprocess.CompletedProcess:
     # The pip of this environment serves all.
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
@@ -65,7 +70,7 @@ def programs(tmp_path_factory):
         pytest.skip("pip needs a registry here")
     folder = tmp_path_factory.mktemp("pip")
     programs = make_environment(folder / "venv", with_torch=True)
-    output_of(pip(programs, "wheel", "--no-deps", "-w", folder / "engine", ROOT))
+    output_of(pip(programs, "wheel", "--no-deps", "-w", folder / "engine", *BUILD_OPTIONS, ROOT))
     (engine,) = (folder / "engine").iterdir()
     command = [sys.executable, make_wheel.__file__, folder / "dist", engine]
     # auditwheel is installed beside pytest.
