@@ -68,9 +68,9 @@ def test_a_mistake_is_named(tmp_path, mistake):
 REASONS = {
     "noise": "The training step draws random numbers, such as noise, from torch's generators",
     "numpy": "The training step draws random numbers from Python's or NumPy's generator",
-    "augment": "The loaders return other values in the second run",
+    "augment": "The loaders return different values in the second run",
     "time": "The length of the loop depends on time",
-    "batch_norm": "belongs to a BatchNorm that normalises over the batch of one rank",
+    "batch_norm": "is a BatchNorm that normalises over the batch of one rank",
     "fails": "The program failed with exit code 1",
 }
 

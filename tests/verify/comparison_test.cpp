@@ -17,6 +17,7 @@ using accelerate::testing::TempDir;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 /// A tensor whose sketch is that of a constant with the given norm.
@@ -95,6 +96,84 @@ TEST(Compare, RecognisesAFactor) {
   ASSERT_EQ(verdict.lines.size(), 2u);
   EXPECT_THAT(
       verdict.lines[1], HasSubstr("all gradients are 2 times those of one"));
+}
+
+// A loss that is a sum divided by a constant is right, but one that is a sum is
+// not, and both have this factor.
+TEST(Compare, DoesNotJudgeTheInverseOfTheNumberOfProcesses) {
+  const auto verdict =
+      compare(two(update(1, 9, 1)), reference(update(2, 8, 2)), 1);
+  EXPECT_EQ(verdict.outcome, Outcome::kNotComparable);
+  EXPECT_THAT(
+      verdict.lines,
+      ElementsAre(
+          StartsWith("Step 1: the gradient of 'weight' differs"),
+          "All gradients are 1/2 of those of a single process",
+          HasSubstr("batches that are 2 times as large. If the loss is a sum "
+                    "over the batch, use the mean")));
+}
+
+TEST(Compare, DoesNotJudgeThisFactorInTheLossAlone) {
+  const auto verdict =
+      compare(two(update(1, 9, 1)), reference(update(1, 9, 2)), 1);
+  EXPECT_EQ(verdict.outcome, Outcome::kNotComparable);
+  EXPECT_THAT(
+      verdict.lines[0],
+      StartsWith("Step 1: the loss is 1/2 of that of a single process. The "
+                 "gradients agree"));
+}
+
+TEST(Compare, IgnoresTermsOfTheLossWithoutGradients) {
+  const auto verdict =
+      compare(two(update(1, 9, 1)), reference(update(1, 9, 1.3)), 1);
+  EXPECT_EQ(verdict.outcome, Outcome::kAgrees);
+  EXPECT_THAT(
+      verdict.lines[1], HasSubstr("0.23. It is not judged, because the "));
+}
+
+TEST(Compare, CallsNoFactorWhatOnlyLooksLikeOne) {
+  auto run = two(update(1, 9));
+  auto other = update(1.01, 9);
+  for (auto* of : {&run[0].updates[0], &run[1].updates[0]}) {
+    of->gradients.push_back(tensor("head.weight", 1));
+  }
+  other.gradients.push_back(tensor("head.weight", 0.99));
+  const auto verdict = compare(run, reference(other), 1);
+  EXPECT_EQ(verdict.outcome, Outcome::kDisagrees);
+  EXPECT_THAT(verdict.lines[1], Not(HasSubstr("times those")));
+}
+
+TEST(Compare, SuspectsStateOfAProcessIfTheFirstStepAgrees) {
+  auto run = two(update(1, 9));
+  auto other = reference(update(1, 9));
+  for (auto* process : {&run[0], &run[1], &other}) {
+    process->updates.push_back(process->updates[0]);
+    process->updates[1].gradients.push_back(tensor("head.weight", 1));
+  }
+  other.updates[1].gradients = {tensor("weight", 2), tensor("head.weight", 9)};
+  const auto verdict = compare(run, other, 2);
+  EXPECT_EQ(verdict.outcome, Outcome::kDisagrees);
+  EXPECT_THAT(
+      verdict.lines[1],
+      StartsWith("Likely mistake: step 1 agrees, so each process keeps values "
+                 "of its own between steps"));
+}
+
+TEST(Compare, CountsElementsThatAreNotZero) {
+  auto run = two(update(1, 9));
+  for (auto& process : run) {
+    auto& leaf = process.updates[0].batches[0].leaves[0];
+    leaf.num_nonzero = 10 + 2 * process.rank;
+    process.updates[0].gradients.push_back(tensor("bias", 0.5));
+  }
+  // 10 labels with a mean loss of 1, and 12 with a mean of 2.
+  run[1].updates[0].batches[0].loss = 2;
+  auto other = update(1.2, 9, 34.0 / 22);
+  other.gradients.push_back(tensor("bias", 0.4));
+  const auto verdict = compare(run, reference(other), 1);
+  EXPECT_THAT(
+      verdict.lines[1],
+      HasSubstr("elements that are not 0: 10 on rank 0, 12 on rank 1"));
 }
 
 TEST(Compare, RecognisesUnequalCounts) {
@@ -204,7 +283,7 @@ TEST(Compare, ExplainsOtherSamples) {
   other.updates[0].batches[0].leaves[0].sum = 17;
   const auto verdict = compare(two(update(1, 9)), other, 1);
   EXPECT_EQ(verdict.outcome, Outcome::kNotComparable);
-  EXPECT_THAT(verdict.lines.back(), HasSubstr("return other values"));
+  EXPECT_THAT(verdict.lines.back(), HasSubstr("return different values"));
 }
 
 TEST(Compare, ExplainsBatchNorm) {
@@ -212,7 +291,7 @@ TEST(Compare, ExplainsBatchNorm) {
   other.updates[0].changed_buffers = {"bn.running_mean"};
   const auto verdict = compare(two(update(1, 9)), other, 1);
   EXPECT_EQ(verdict.outcome, Outcome::kNotComparable);
-  EXPECT_THAT(verdict.lines.back(), HasSubstr("SyncBatchNorm"));
+  EXPECT_THAT(verdict.lines.back(), HasSubstr("'bn' is a BatchNorm"));
 }
 
 TEST(Compare, DoesNotCompareLoopsOfDifferentLength) {

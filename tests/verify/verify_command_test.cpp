@@ -117,6 +117,37 @@ TEST(Verify, NeedsSeveralProcesses) {
   EXPECT_THAT(result.err, HasSubstr("pass --num_processes 2 or more"));
 }
 
+TEST(Verify, RunsOnOneMachine) {
+  const TempDir folder;
+  const auto result = verify(
+      {"--num_machines",
+       "2",
+       "--num_processes",
+       "2",
+       "--main_process_ip",
+       "127.0.0.1"},
+      "right",
+      folder);
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("pass --num_machines 1"));
+}
+
+TEST(Verify, NeedsAFolderForItsRecords) {
+  const auto result = run_process(
+      {TEST_BIN_DIR "/accelerate",
+       "verify",
+       "--cpu",
+       "--num_processes",
+       "2",
+       "--no_python",
+       "/bin/true"},
+      {{"TMPDIR", "/nonexistent/folder"}});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(
+      result.err,
+      HasSubstr("Cannot create a folder in /nonexistent/folder. Set TMPDIR"));
+}
+
 TEST(Verify, SaysThatAProgramHasNoAccelerator) {
   const auto result = run_process(
       {TEST_BIN_DIR "/accelerate",

@@ -49,7 +49,7 @@ def before_backward() -> None:
     if _Step.generators is not None and _Step.generators != _generator_states():
         RECORDER.note_obstacle(
             "The training step draws random numbers from Python's or NumPy's generator. One process "
-            "draws others, so its steps differ"
+            "draws different numbers, so its steps differ"
         )
     _Step.generators = None
 

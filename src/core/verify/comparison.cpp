@@ -48,9 +48,8 @@ class Comparison {
     }
   }
 
-  /// Compares update `i`. Returns what is wrong, and the likely mistake; empty
-  /// if the update agrees.
-  std::vector<std::string> compare_update(size_t i) {
+  /// Compares update `i`. The lines say what is wrong, and the likely mistake.
+  Verdict compare_update(size_t i) {
     std::vector<const UpdateRecord*> updates;
     for (const auto& process : run_) {
       updates.push_back(&process.updates[i]);
@@ -102,9 +101,11 @@ class Comparison {
       compare_parameter(tensor, expected, exact, i, parameter);
     }
 
-    if (gradient.is_too_large() || parameter.is_too_large()) {
-      return explain(
+    if (gradient.is_too_large() || parameter.is_too_large() ||
+        loss.is_too_large()) {
+      auto verdict = explain(
           {.step = i,
+           .num_merged = run_[0].num_data_ranks,
            .updates = std::move(updates),
            .expected = expected,
            .gradients = gradients,
@@ -112,6 +113,9 @@ class Comparison {
            .gradient = gradient,
            .parameter = parameter,
            .exact = exact});
+      if (verdict.outcome != Outcome::kAgrees) {
+        return verdict;
+      }
     }
     loss_.add(loss);
     gradient_.add(gradient);
@@ -137,9 +141,14 @@ class Comparison {
                       short_number(worst.difference),
                       worst.where.empty() ? ""
                                           : str_cat(" in '", worst.where, "'"),
-                      ", ",
-                      short_number(worst.part()),
-                      " of the tolerance")));
+                      // A loss may contain values without gradients.
+                      worst.is_too_large()
+                          ? std::string(". It is not judged, because the "
+                                        "gradients agree")
+                          : str_cat(
+                                ", ",
+                                short_number(worst.part()),
+                                " of the tolerance"))));
       }
     }
     return lines;
@@ -259,7 +268,8 @@ std::string sample_difference(
   for (size_t b = 0; b < expected.size(); ++b) {
     if (expected[b].leaves.empty()) {
       return "The samples of the step do not come from a prepared loader, so "
-             "one process trains on others. Pass the loader to prepare()";
+             "a single process trains on different ones. Pass the loader to "
+             "prepare()";
     }
     std::int64_t num_samples = 0;
     for (const auto& process : run) {
@@ -269,7 +279,7 @@ std::string sample_difference(
       return str_cat(
           "The processes read ",
           num_samples,
-          " samples in the step, but one process ",
+          " samples in the step, but a single process reads ",
           expected[b].num_samples,
           ". The batch size or the sampler depends on the number of processes");
     }
@@ -288,8 +298,8 @@ std::string sample_difference(
       if (num_elements == expected[b].leaves[leaf].num_elements &&
           std::abs(sum - other) >
               1e-5 * std::max({std::abs(sum), std::abs(other), 1.0})) {
-        return "The loaders return other values in the second run. Either the "
-               "data set differs between ranks (split without a seed, or "
+        return "The loaders return different values in the second run. Either "
+               "the dataset differs between ranks (split without a seed, or "
                "already sharded), or reading a sample draws random numbers. "
                "Give all ranks the same data, and turn augmentation off or "
                "seed it with the index of the sample";
@@ -324,7 +334,8 @@ Verdict compare(
   if (run[0].updates.empty() || reference.updates.empty()) {
     return not_comparable(
         {"The program made no step with a prepared optimizer. Pass the model, "
-         "the optimizer and the loader to prepare()"});
+         "the optimizer and the loader to prepare(), and let the program train "
+         "for at least one step"});
   }
   for (const auto& process : run) {
     if (process.updates.size() != reference.updates.size()) {
@@ -366,8 +377,9 @@ Verdict compare(
           " is NaN or infinite in one process, too. Fix the program on one "
           "process first")});
     }
-    auto lines = comparison.compare_update(i);
-    if (!lines.empty()) {
+    auto step = comparison.compare_update(i);
+    if (step.outcome != Outcome::kAgrees) {
+      auto& lines = step.lines;
       auto excuses = obstacles(both, /*only_excuses=*/true);
       if (auto samples = sample_difference(run, reference, i);
           !samples.empty()) {
@@ -379,9 +391,9 @@ Verdict compare(
       if (norm != changed.end()) {
         excuses.push_back(str_cat(
             "'",
-            *norm,
-            "' belongs to a BatchNorm that normalises over the batch of one "
-            "rank, so ranks compute other values than one process. Convert it "
+            norm->substr(0, norm->rfind('.')),
+            "' is a BatchNorm that normalises over the batch of one rank, so "
+            "ranks compute different values than a single process. Convert it "
             "with SyncBatchNorm to compare"));
       } else if (!changed.empty() && excuses.empty()) {
         lines.push_back(str_cat(
@@ -393,7 +405,7 @@ Verdict compare(
         excuses.insert(excuses.begin(), lines[0]);
         return not_comparable(std::move(excuses));
       }
-      return {.outcome = Outcome::kDisagrees, .lines = std::move(lines)};
+      return step;
     }
   }
   Verdict verdict;

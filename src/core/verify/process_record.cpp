@@ -85,7 +85,8 @@ Json of_batch(const MicroBatchRecord& batch) {
          {"sum", of_number(leaf.sum)},
          {"has_ignored", leaf.has_ignored},
          {"is_mask", leaf.is_mask},
-         {"num_valid", leaf.num_valid}});
+         {"num_valid", leaf.num_valid},
+         {"num_nonzero", leaf.num_nonzero}});
   }
   return {
       {"loss", of_number(batch.loss)},
@@ -105,7 +106,8 @@ MicroBatchRecord to_batch(const Json& json) {
          .sum = to_number(leaf.at("sum")),
          .has_ignored = leaf.at("has_ignored"),
          .is_mask = leaf.at("is_mask"),
-         .num_valid = leaf.at("num_valid")});
+         .num_valid = leaf.at("num_valid"),
+         .num_nonzero = leaf.at("num_nonzero")});
   }
   return batch;
 }

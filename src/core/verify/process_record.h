@@ -62,6 +62,8 @@ struct LeafRecord {
   bool is_mask = false;
   /// The number of elements that count: not -100, and not masked out.
   std::int64_t num_valid = 0;
+  /// The number of elements that are not 0, for integers.
+  std::int64_t num_nonzero = 0;
 
   bool operator==(const LeafRecord&) const = default;
 };

@@ -71,6 +71,12 @@ std::vector<Counts> possible_counts(
       });
     }
   }
+  for (size_t leaf = 0; leaf < num_leaves; ++leaf) {
+    // Padding is often 0.
+    add("elements that are not 0", [&](const MicroBatchRecord& batch) {
+      return batch.leaves[leaf].num_nonzero;
+    });
+  }
   add("samples", [](const auto& batch) { return batch.num_samples; });
   return all;
 }
@@ -132,6 +138,20 @@ std::string single_module(
   return odd.size() == 1 && num_equal > 0 ? *odd.begin() : std::string();
 }
 
+/// For a factor of one divided by the number of processes, which a mistake and
+/// a correct program can both cause.
+std::string explain_inverse(int num_merged) {
+  return str_cat(
+      "A single process trains on batches that are ",
+      num_merged,
+      " times as large. If the loss is a sum over the batch, use the mean, or "
+      "the weights depend on the number of processes. If the loss is divided "
+      "by the number of processes, remove this: gradients are averaged "
+      "already. If the loss is a sum divided by a constant, such as the batch "
+      "size of one process, the program is right; divide by the size of the "
+      "batch instead to compare it");
+}
+
 } // namespace
 
 std::string short_number(double value) {
@@ -152,9 +172,28 @@ double mean_loss(const std::vector<const UpdateRecord*>& updates) {
   return weights > 0 ? sum / weights : 0;
 }
 
-std::vector<std::string> explain(const StepDifference& difference) {
-  const auto& [i, updates, expected, gradients, loss, gradient, parameter, exact] =
+Verdict explain(const StepDifference& difference) {
+  const auto& [i, num_merged, updates, expected, gradients, loss, gradient, parameter, exact] =
       difference;
+  const double inverse = 1.0 / num_merged;
+  if (!gradient.is_too_large() && !parameter.is_too_large()) {
+    const double ours = mean_loss(updates);
+    const double theirs = mean_loss({&expected});
+    if (std::abs(ours / theirs - inverse) > loss.tolerance) {
+      return {};
+    }
+    return {
+        .outcome = Outcome::kNotComparable,
+        .lines = {
+            str_cat(
+                "Step ",
+                i + 1,
+                ": the loss is 1/",
+                num_merged,
+                " of that of a single process. The gradients agree, but "
+                "clipping may hide the same factor there"),
+            explain_inverse(num_merged)}};
+  }
   const Worst& worst = gradient.is_too_large() ? gradient : parameter;
   std::vector<std::string> lines = {str_cat(
       "Step ",
@@ -173,11 +212,20 @@ std::vector<std::string> explain(const StepDifference& difference) {
   if (!gradient.is_too_large()) {
     add("the optimizer or the learning rate depends on the number of "
         "processes, or code changes the weights after the step");
-    return lines;
+    return {.outcome = Outcome::kDisagrees, .lines = lines};
   }
   const double factor = factor_between(gradients, expected.gradients);
-  const bool is_multiple = are_multiples(
-      gradients, expected.gradients, factor, 4 * gradient.tolerance);
+  // Without the factor, much less of the difference must remain.
+  const double remainder =
+      std::min(4 * gradient.tolerance, std::abs(factor - 1) / 4);
+  const bool is_multiple =
+      are_multiples(gradients, expected.gradients, factor, remainder);
+  if (is_multiple && std::abs(factor - inverse) <= gradient.tolerance) {
+    lines.push_back(str_cat(
+        "All gradients are 1/", num_merged, " of those of a single process"));
+    lines.push_back(explain_inverse(num_merged));
+    return {.outcome = Outcome::kNotComparable, .lines = lines};
+  }
   const auto counts = i == 0 && !is_multiple
                           ? counts_of_means(updates, expected)
                           : std::nullopt;
@@ -188,7 +236,7 @@ std::vector<std::string> explain(const StepDifference& difference) {
         counts->text(),
         "). Sum the losses and divide by the count over all ranks, or pass "
         "the count as the weight of backward()"));
-  } else if (is_multiple && std::abs(factor - 1) > 4 * exact) {
+  } else if (is_multiple) {
     add(str_cat(
         "all gradients are ",
         short_number(factor),
@@ -203,18 +251,25 @@ std::vector<std::string> explain(const StepDifference& difference) {
         "' differ. It computes with values that are not the same on all "
         "ranks (a generator or a constant that depends on the rank), or its "
         "gradients are not synchronised"));
+  } else if (i == 0 && loss.is_too_large()) {
+    add("the loss of a batch is not the mean of the losses of its samples "
+        "(statistics of the batch, in-batch negatives, a mean over parts of "
+        "different size), so its mean over ranks is a different value");
+  } else if (updates[0]->batches.size() > 1) {
+    add("code changes gradients before they are complete, such as clipping in "
+        "every micro-batch, or gradients are not synchronised. Clip only if "
+        "accelerator.sync_gradients is true");
+  } else if (i > 0) {
+    add(str_cat(
+        i == 1 ? "step 1 agrees" : "earlier steps agree",
+        ", so each process keeps values of its own between steps, such as a "
+        "queue, a memory bank or statistics of its samples in an attribute. "
+        "Gather the values of all processes, or register them as a buffer"));
   } else {
-    add(i == 0 && loss.is_too_large()
-            ? "the loss of a batch is not the mean of the losses of its "
-              "samples (statistics of the batch, in-batch negatives, a mean "
-              "over parts of different size), so its mean over ranks is "
-              "another value"
-            : "code changes gradients before they are complete, such as "
-              "clipping in every micro-batch, or gradients are not "
-              "synchronised. Clip only if accelerator.sync_gradients is "
-              "true");
+    add("gradients are not synchronised, or code changes them before the "
+        "optimizer steps");
   }
-  return lines;
+  return {.outcome = Outcome::kDisagrees, .lines = lines};
 }
 
 } // namespace accelerate::verify

@@ -9,6 +9,7 @@
 
 #include "core/verify/process_record.h"
 #include "core/verify/tensor_lists.h"
+#include "core/verify/verdict.h"
 
 namespace accelerate::verify {
 
@@ -31,9 +32,11 @@ struct Worst {
   bool is_too_large() const { return is_set && !(part() <= 1); }
 };
 
-/// A step that disagrees.
+/// A step that differs.
 struct StepDifference {
   size_t step = 0;
+  /// How many times larger the batches of the single process are.
+  int num_merged = 1;
   /// The records of all ranks, and that of one process.
   std::vector<const UpdateRecord*> updates;
   const UpdateRecord& expected;
@@ -49,8 +52,9 @@ struct StepDifference {
 /// Losses averaged by their weights; 0 without any.
 double mean_loss(const std::vector<const UpdateRecord*>& updates);
 
-/// What is wrong, and the likely mistake, in one line each.
-std::vector<std::string> explain(const StepDifference& difference);
+/// What is wrong, and the likely mistake, in one line each. Not comparable if a
+/// correct program can cause the difference, too.
+Verdict explain(const StepDifference& difference);
 
 std::string short_number(double value);
 

@@ -33,11 +33,13 @@ constexpr int kExitNotComparable = 2;
 class RecordFolder {
  public:
   RecordFolder() {
-    std::string path = (fs::temp_directory_path() / "accelerate-verify-XXXXXX");
-    if (mkdtemp(path.data()) == nullptr) {
+    std::error_code error;
+    const fs::path parent = fs::temp_directory_path(error);
+    std::string path = parent / "accelerate-verify-XXXXXX";
+    if (error || mkdtemp(path.data()) == nullptr) {
       throw SystemError(str_cat(
           "[verify] Cannot create a folder in ",
-          fs::temp_directory_path().string(),
+          error ? system_env("TMPDIR").value_or("/tmp") : parent.string(),
           ". Set TMPDIR to a folder that you may write to"));
     }
     path_ = path;
@@ -101,8 +103,10 @@ int report(const verify::Verdict& verdict, std::string head = {}) {
   return row.exit_code;
 }
 
+/// `hint` is appended to the report.
 int fail_run(
     const char* where,
+    const char* hint,
     int exit_code,
     const std::vector<verify::ProcessRecord>& run) {
   if (exit_code == 128 + SIGINT || exit_code == 128 + SIGTERM) {
@@ -121,7 +125,8 @@ int fail_run(
            exit_code,
            " ",
            where,
-           ". See its output above")}});
+           ". See its output above",
+           hint)}});
 }
 
 int verify_program(
@@ -140,6 +145,13 @@ int verify_program(
         "[verify] --num_processes is 1, but one process has nothing to compare "
         "with; pass --num_processes 2 or more");
   }
+  if (config.num_machines.most > 1) {
+    throw ConfigError(str_cat(
+        "[verify] --num_machines is ",
+        config.num_machines.most,
+        ", but verify runs on one machine; pass --num_machines 1 and the same "
+        "number of processes"));
+  }
   if (config.dry_run) {
     return launch(flags, program);
   }
@@ -156,7 +168,7 @@ int verify_program(
   const int run_exit = launch(flags, program);
   const auto run = read_run(folder.path() / verify::kFirstRun);
   if (run_exit != 0) {
-    return fail_run("in the launch that you asked for", run_exit, run);
+    return fail_run("in the launch that you asked for", "", run_exit, run);
   }
   if (run.empty()) {
     return report(
@@ -190,7 +202,12 @@ int verify_program(
   const int reference_exit = launch(alone, program);
   const auto reference = read_run(folder.path() / verify::kReferenceRun);
   if (reference_exit != 0 || reference.empty()) {
-    return fail_run("in one process", reference_exit, reference);
+    return fail_run(
+        "in one process",
+        ". There, a batch contains the samples of all processes: let the "
+        "program read its size from the batch",
+        reference_exit,
+        reference);
   }
   auto verdict = verify::compare(run, reference[0], num_steps);
   if (verdict.outcome == verify::Outcome::kDisagrees) {

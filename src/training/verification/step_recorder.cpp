@@ -43,6 +43,7 @@ verify::LeafRecord leaf_of(const at::Tensor& leaf) {
     constexpr int64_t kIgnored = -100;
     const auto numbers = values.cpu().to(at::kLong);
     const int64_t num_ignored = numbers.eq(kIgnored).sum().item<int64_t>();
+    record.num_nonzero = numbers.ne(0).sum().item<int64_t>();
     record.has_ignored = num_ignored > 0;
     record.is_mask =
         numbers.ge(0).logical_and(numbers.le(1)).all().item<bool>();
@@ -172,7 +173,8 @@ void StepRecorder::note_backward(double loss, double weight) {
       generator_hash() != generators_at_batch_) {
     note_obstacle(
         "The training step draws random numbers, such as noise, from torch's "
-        "generators. One process draws others, so its steps differ");
+        "generators. A single process draws different numbers, so its steps "
+        "differ");
   }
 }
 
