@@ -31,7 +31,7 @@ class ACCELERATE_API UsageError : public Error {
   using Error::Error;
 };
 
-/// A malformed data file, or a failure in a data set or collate function. The
+/// A malformed data file, or a failure in a dataset or collate function. The
 /// message names the file and line, or the samples. The exception of such a
 /// function is nested (`std::rethrow_if_nested`).
 class ACCELERATE_API DataError : public Error {

@@ -56,7 +56,7 @@ def prepare_data_loader(
     """A loader with the settings of `dataloader` that returns this process's batches.
 
     `split_batches`: split each batch into one share per process, instead of one batch for each.
-    `dispatch_batches`: process 0 reads for all. None enables this only for iterable data sets that
+    `dispatch_batches`: process 0 reads for all. None enables this only for iterable datasets that
     are moved to a device. `even_batches`: fill up the end with samples from the beginning, so that
     all processes get the same number of batches. `use_seedable_sampler`: shuffle only by
     `data_seed` and epoch. Process 0's seed is used, so all processes must prepare such a loader
@@ -173,7 +173,7 @@ def _shard(
         # Each process reads its own files, so the numbers of batches may differ.
         if RECORDER is not None:
             RECORDER.note_obstacle(
-                "Each process reads its own files of a streaming data set, so one process has other "
+                "Each process reads its own files of a streaming dataset, so one process has other "
                 "batches. Pass DataLoaderConfiguration(dispatch_batches=True) to compare",
                 only_excuses=False,
             )
@@ -216,9 +216,9 @@ def _shard(
 
 
 def _has_shards(dataset: Any, num_processes: int) -> bool:
-    """Whether the data set is a streaming data set of `datasets` that can be divided into
+    """Whether the dataset is a streaming dataset of `datasets` that can be divided into
     `num_processes` shards."""
-    # If the library is not imported, the data set cannot be one of its own.
+    # If the library is not imported, the dataset cannot be one of its own.
     library = sys.modules.get("datasets")
     if library is None or not isinstance(dataset, library.IterableDataset):
         return False

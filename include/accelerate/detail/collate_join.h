@@ -40,10 +40,10 @@ class ACCELERATE_API LeafJoiner {
   at::Tensor join(const std::vector<float>& values);
   at::Tensor join(const std::vector<double>& values);
 
-  /// The mask of the field joined under the name `mask_of`; undefined if there
-  /// was none or `name` is not the mask's name.
+  /// The mask of the field that was joined under the name `mask_of`. Undefined
+  /// if there was no such field or `name` is not the mask's name.
   at::Tensor mask(const std::string& name) const;
-  /// The name of the mask to add; empty without padding.
+  /// The name of the mask to add. Empty without padding.
   std::string mask_name() const;
 
   /// Created for each struct or map, because each has its own mask.

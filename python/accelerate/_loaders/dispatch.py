@@ -27,7 +27,7 @@ from accelerate.state import PartialState
 from accelerate.utils.operations import send_to_device
 
 # Processes receive a batch when the loop requests it. Process 0 reads only one round ahead, because
-# data sets and loops may draw from the same generators.
+# datasets and loops may draw from the same generators.
 _NUM_AHEAD = 0
 
 
@@ -275,7 +275,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
             del sender, error
 
     def _turns(self, position: LoopPosition, num_to_skip: int) -> Iterator[_Turn]:
-        # Called inside the try block, because exceptions of a data set must reach all processes.
+        # Called inside the try block, because exceptions of a dataset must reach all processes.
         self.set_epoch(self.iteration)
         with self._as_begun(position):
             turns = self._dealt(self._counted(self._iterate()))

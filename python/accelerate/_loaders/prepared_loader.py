@@ -155,7 +155,7 @@ class DataLoaderAdapter(PlacedLoader):
         if self._is_counted:
             return iterator
         if self._recorded is None:
-            # The data set makes its own batches, so the number of samples is unknown.
+            # The dataset makes its own batches, so the number of samples is unknown.
             return ((batch, BatchCounts(1, 1, -1)) for batch in iterator)
         indices = indices_in_turn(iterator, self._recorded.epoch.taken, self.in_order)
         return ((batch, count_samples(indices())) for batch in iterator)
@@ -179,7 +179,7 @@ class DataLoaderAdapter(PlacedLoader):
         self._batches.sampler = sampler
 
     def set_epoch(self, epoch: int) -> None:
-        """Passes the epoch to every sampler of this loader, and to the data set."""
+        """Passes the epoch to every sampler of this loader, and to the dataset."""
         if epoch != self.iteration:
             self._loops.forget()
             self._restored = None
@@ -199,7 +199,7 @@ class DataLoaderAdapter(PlacedLoader):
 
     @property
     def total_dataset_length(self) -> int:
-        """The number of samples in the whole data set."""
+        """The number of samples in the whole dataset."""
         length = getattr(self.dataset, "total_length", None)
         return len(self.dataset) if length is None else length
 

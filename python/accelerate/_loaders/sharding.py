@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which samples are in which batch of this process: samplers and the sharded iterable data set.
+"""Which samples are in which batch of this process: samplers and the sharded iterable dataset.
 
 C++ computes positions (`accelerate/data/samplers.h`). These classes only fetch the items at these
 positions. See `docs/guide_python.md`."""
@@ -279,7 +279,7 @@ class IterableDatasetShard(IterableDataset):
 
     @property
     def total_length(self) -> int:
-        """The number of elements of the inner data set."""
+        """The number of elements of the inner dataset."""
         return len(self.dataset)
 
     @property
@@ -320,7 +320,7 @@ class BatchCounts(NamedTuple):
 
 
 class CountingCollate:
-    """Collates elements of an iterable data set and returns (batch, its counts). It must run in the
+    """Collates elements of an iterable dataset and returns (batch, its counts). It must run in the
     process that reads the elements, e.g. in a worker, directly after reading them."""
 
     def __init__(self, collate_fn: Callable, dataset: IterableDataset):

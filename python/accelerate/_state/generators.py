@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of the generators that samplers and data sets use by default: torch's CPU generator,
+"""The state of the generators that samplers and datasets use by default: torch's CPU generator,
 Python's `random`, and NumPy's generator."""
 
 from __future__ import annotations
