@@ -112,8 +112,8 @@ struct ACCELERATE_API EncodeOptions {
   int num_threads = 0;
 };
 
-/// One input of a batch, which is a text or a pair of texts. The text is not
-/// copied and must outlive the call.
+/// One input of a batch: one text or a pair of texts. The text is not copied
+/// and must outlive the call.
 struct ACCELERATE_API TextInput {
   TextInput(std::string_view text) : first(text) {}
   TextInput(const std::string& text) : first(text) {}
