@@ -212,8 +212,8 @@ def test_a_folder_that_is_named_latest_wins(make):
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda a: a.save_state(), r"^\[save_state\] No output_dir given"),
-        (lambda a: a.load_state(), r"^\[load_state\] No input_dir given"),
+        (lambda a: a.save_state(), r"^\[save_state\] No output_dir was passed"),
+        (lambda a: a.load_state(), r"^\[load_state\] No input_dir was passed"),
         (lambda a: a.load_state("nowhere"), r"^\[load_state\] No checkpoint at 'nowhere'"),
         (lambda a: a.load_state("latest"), r"needs a project_dir"),
         (lambda a: a.load_state("."), r"^\[load_state\] . is not a complete checkpoint"),

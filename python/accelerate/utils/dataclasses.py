@@ -51,7 +51,7 @@ class BaseEnum(enum.Enum, metaclass=EnumWithContains):
 
     @classmethod
     def list(cls) -> list[str]:
-        """The values of all members."""
+        """Returns the values of all members."""
         return [str(member) for member in cls]
 
 
