@@ -243,8 +243,8 @@ std::unique_ptr<BatchStream> make_local_stream(
     if (auto* recorder = StepRecorder::get()) {
       recorder->note_obstacle(
           "Each process reads its own part of an iterable source "
-          "(IterableSharding::kSource), so one process has other batches. Use "
-          "kElement to compare",
+          "(IterableSharding::kSource), so a single process has different "
+          "batches. Use kElement to compare",
           /*only_excuses=*/false);
     }
     return make_slice_stream(plan, pool, finish);

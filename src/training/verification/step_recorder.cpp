@@ -172,7 +172,8 @@ void StepRecorder::note_backward(double loss, double weight) {
       generator_hash() != generators_at_batch_) {
     note_obstacle(
         "The training step draws random numbers, such as noise, from torch's "
-        "generators. One process draws others, so its steps differ");
+        "generators. A single process draws different numbers, so its steps "
+        "differ");
   }
 }
 
