@@ -49,8 +49,8 @@ struct ACCELERATE_API PowerSgdOptions {
 struct ACCELERATE_API DdpOptions {
   /// Broadcast rank 0's buffers (e.g. running means) before a forward pass.
   bool broadcast_buffers = true;
-  /// The size of the gradient buckets in MiB. The first bucket has 1 MiB, so
-  /// that communication starts early.
+  /// The size of the gradient buckets in MiB. The first bucket is smaller (1
+  /// MiB), so that communication starts early.
   int64_t bucket_cap_mb = 25;
   /// Allow parameters without a gradient in a step. This costs one traversal of
   /// the autograd graph per step.

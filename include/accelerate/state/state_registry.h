@@ -73,8 +73,8 @@ class ACCELERATE_API StateRegistry {
   /// Loads the part of each object. If parts are missing or have no object,
   /// throws a `UsageError` that names all of them, before it loads anything.
   void load_state_dict(const StateDict& state);
-  /// Like `load_state_dict`, with one state per object name. Objects named in
-  /// `kept` are not changed.
+  /// Like `load_state_dict`, but with one state per object name. Objects named
+  /// in `kept` are not changed.
   void load_states(
       const std::map<std::string, StateDict>& states,
       const std::set<std::string>& kept = {});

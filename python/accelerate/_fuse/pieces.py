@@ -80,7 +80,7 @@ def probability(dropout: torch.nn.Module) -> float:
 
 
 class Piece(InPlace):
-    """Base class that precedes the original class of a piece in our types."""
+    """The base class that precedes the original class of a piece in this package's types."""
 
     # The arguments of the `forward` that the piece replaces.
     _accelerate_takes: tuple[str, ...] = ()

@@ -359,7 +359,8 @@ class _Engine:
 
 
 class _Retyped:
-    """Base class that precedes the user's class in our types. `__class__` is the user's class."""
+    """The base class that precedes the user's class in this package's types. `__class__` is the
+    user's class."""
 
     _accelerate_kind: type
 
@@ -372,8 +373,8 @@ class _Retyped:
 
 
 class InPlace(_Retyped):
-    """The user's own module, changed in place to one of our types. Saved objects and copies have
-    the user's class."""
+    """The user's own module, changed in place to a type of this package. Saved objects and copies
+    have the user's class."""
 
     @property
     def __class__(self) -> type:  # type: ignore[override]

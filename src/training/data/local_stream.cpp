@@ -124,7 +124,7 @@ class AgreedStream final : public BatchStream {
  private:
   enum Status : int64_t { kNone, kBatch, kFailed };
 
-  /// Skips batches. Filling up still uses the first batch.
+  /// Skips batches. Repeats still come from the first batch.
   void skip(int64_t num_batches) {
     for (int64_t i = 0; i < num_batches; ++i) {
       const auto item = inner_->next();
