@@ -148,7 +148,7 @@ class _Adapter:
             if not _is_new(state[before], before):
                 raise UsageError(
                     f"[prepare] The optimizer already has state for '{name}', but this strategy "
-                    "replaces that parameter with another tensor. Prepare the model and the "
+                    "replaces that parameter with a different tensor. Prepare the model and the "
                     "optimizer before the first step, and load state after prepare()"
                 )
         for _, before, new in made:

@@ -368,7 +368,7 @@ class GradientState:
 
 # The original's message.
 _INITIALIZED = (
-    "AcceleratorState has already been initialized and cannot be changed, restart your runtime "
+    "AcceleratorState has already been initialized and cannot be changed. Restart your runtime "
     "completely and pass"
 )
 

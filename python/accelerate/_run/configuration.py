@@ -307,6 +307,6 @@ class Configuration:
         if is_spread and self.state.use_distributed and not may_be_spread:
             raise UsageError(
                 "[prepare] You can't train a model that has been loaded with `device_map='auto'` "
-                "in any distributed mode. Load it without device_map, or start one process"
+                "in any distributed mode. Load it without device_map, or start a single process"
             )
         return is_spread or bool(is_quantized and getattr(model, "hf_device_map", None))

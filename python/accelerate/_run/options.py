@@ -75,8 +75,8 @@ def sort_handlers(handlers: list[KwargsHandler] | None) -> dict[type, KwargsHand
     for handler in handlers or ():
         if not isinstance(handler, _HANDLERS):
             raise UsageError(
-                f"[Accelerator] Unsupported kwargs handler passed: {handler}. It must be one that "
-                "inherits from `accelerate.utils.KwargsHandler`. Expected one of: "
+                f"[Accelerator] Unsupported kwargs handler passed: {handler}. It must inherit from "
+                "`accelerate.utils.KwargsHandler`. Expected one of: "
                 f"{', '.join(kind.__name__ for kind in _HANDLERS)}"
             )
         if type(handler) in found:

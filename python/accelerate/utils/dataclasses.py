@@ -959,9 +959,9 @@ class DeepSpeedPlugin:
         if node.get(key) == "auto":
             if ds_key_long not in kwargs:
                 raise ValueError(
-                    f"[DeepSpeed] `{ds_key_long}` not found in kwargs. Please specify "
-                    f"`{ds_key_long}` without `auto` (set to correct value) in the DeepSpeed config "
-                    "file or pass it in kwargs."
+                    f"[DeepSpeed] `{ds_key_long}` was not found in kwargs. Set `{ds_key_long}` to "
+                    "the correct value instead of `auto` in the DeepSpeed config file, or pass it in "
+                    "kwargs."
                 )
             node[key] = kwargs[ds_key_long]
         elif must_match and node.get(key) is not None and mismatches is not None:
@@ -997,7 +997,7 @@ class DeepSpeedPlugin:
         if mismatches and not prefix:
             lines = "\n".join(mismatches)
             raise ValueError(
-                "Please correct the following DeepSpeed config values that mismatch kwargs values:"
+                "Please correct the following DeepSpeed config values. They do not match kwargs:"
                 f"\n{lines}\nThe easiest method is to set these DeepSpeed config values to 'auto'."
             )
 

@@ -264,8 +264,8 @@ def check_os_kernel() -> None:
     if info.system == "Linux" and numbers and tuple(map(int, numbers.groups())) < (5, 5):
         warnings.warn(
             f"Detected kernel version {info.release}, which is below the recommended minimum of "
-            "5.5.0; this can cause the process to hang. It is recommended to upgrade the kernel "
-            "to the minimum version or higher.",
+            "5.5.0. This can cause the process to hang. Upgrade the kernel to the minimum version "
+            "or higher.",
             stacklevel=2,
         )
 
