@@ -200,7 +200,7 @@ def pad_across_processes(
     tensors = _trees.tensors_of(tensor)
     if any(t.is_nested for t in tensors):
         _debug.warn(
-            "Cannot pad nested tensors without more information. They are left unchanged.",
+            "Cannot pad nested tensors without more information. Leaving unprocessed.",
             CannotPadNestedTensorWarning,
             stacklevel=2,
         )
@@ -244,7 +244,7 @@ def concatenate(data: Any, dim: int = 0) -> Any:
         return torch.cat(data, dim=dim)
     if isinstance(data, (list, tuple)) and len(data) == 1:
         return first
-    raise TypeError(f"Can only concatenate tensors, but got {type(first)}")
+    raise TypeError(f"Can only concatenate tensors but got {type(first)}")
 
 
 def find_batch_size(data: Any) -> int:
