@@ -253,8 +253,8 @@ def test_mismatched_checkpoint_names_the_model(make):
     before = weights_of(model)
     assert _refusal(accelerator.load_state, "x") == (
         "[load_state_dict] 'model': The saved state does not fit the Sequential: missing tensors "
-        "(2): '0.weight', '0.bias'; unexpected tensors (2): 'bias', 'weight'. Was it saved from "
-        "another model?"
+        "(2): '0.weight', '0.bias'; unexpected tensors (2): 'bias', 'weight'. Was it saved with "
+        "a different model?"
     )
     assert_equal(weights_of(model), before)
 
@@ -337,7 +337,9 @@ def test_saving_and_loading_are_logged_as_the_original_does(make, caplog, layout
     assert all(line.startswith(start) for line, start in zip(found, expected)), found
     whole, shards = caplog.messages
     assert whole.endswith("Model weights saved in whole/model.safetensors")
-    assert shards.endswith("in the index located at shards/model.safetensors.index.json.")
+    assert shards.endswith(
+        "The index shards/model.safetensors.index.json lists the file of each parameter."
+    )
 
 
 def test_registered_objects_come_back_as_they_were(make, tmp_path):
