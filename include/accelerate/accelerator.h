@@ -116,7 +116,7 @@ class ACCELERATE_API Accelerator {
 
   // --- state ----------------------------------------------------------------
   /// All state that `save_state` writes and `load_state` restores, by name.
-  /// Register your own objects here; see `state_registry.h`.
+  /// Register your own objects here (see `state_registry.h`).
   StateRegistry& state();
   /// Saves everything in `state()` as a checkpoint and returns its folder. The
   /// checkpoint appears atomically: a reader sees the previous checkpoint or
@@ -157,7 +157,7 @@ class ACCELERATE_API Accelerator {
   /// `SystemError` if there is no checkpoint.
   void load_state(const std::filesystem::path& folder = "latest");
   /// The checkpoint that `load_state("latest")` would load, as far as this rank
-  /// can tell; empty if there is none. Ignores damaged and unfinished
+  /// can tell. Empty if there is none. Ignores damaged and unfinished
   /// checkpoints.
   std::optional<std::filesystem::path> latest_checkpoint() const;
   /// Whether any process of the run, or the launcher, has received SIGTERM or
@@ -227,7 +227,7 @@ class ACCELERATE_API Accelerator {
     return NoSyncGuard(model.engine());
   }
   /// Put this around a loop in which ranks may have different numbers of
-  /// batches; see `join.h`. Pass all models that the loop trains.
+  /// batches (see `join.h`). Pass all models that the loop trains.
   template <class... Modules>
   [[nodiscard]] JoinGuard join_uneven_inputs(
       PreparedModel<Modules>&... models) {
@@ -366,8 +366,8 @@ class ACCELERATE_API Accelerator {
   }
 
   // --- process control ------------------------------------------------------
-  /// The functions of this class that do not need a model; see
-  /// `process_control.h`.
+  /// The functions of this class that do not need a model (see
+  /// `process_control.h`).
   const ProcessControl& processes() const;
   /// Prints the values on one line, once per machine (on its first process).
   template <class... Values>
@@ -406,8 +406,8 @@ class ACCELERATE_API Accelerator {
     processes().on_process(process_index, std::forward<F>(f));
   }
 
-  /// Returns this rank's share of a vector, a tensor or a map of them; see
-  /// `splitting.h`.
+  /// Returns this rank's share of a vector, a tensor or a map of them (see
+  /// `splitting.h`).
   template <class T>
   T split_between_processes(const T& inputs, bool apply_padding = false) const {
     return split(inputs, processes().shard(), apply_padding);
@@ -458,7 +458,7 @@ class ACCELERATE_API Accelerator {
     return gather_objects(process_group(), real(objects));
   }
   /// Does the same for objects of other types, which the given functions
-  /// serialise; see `objects.h`.
+  /// serialise (see `objects.h`).
   template <class T, class ToBytes, class FromBytes>
   std::vector<T> gather_for_metrics(
       const std::vector<T>& objects,

@@ -85,7 +85,7 @@ concept BatchStruct =
 };
 
 /// A model with weights. `from_pretrained` returns it in evaluation mode, as
-/// transformers does; call `train()` before training.
+/// transformers does. Call `train()` before training.
 class ACCELERATE_API PretrainedModel : public torch::nn::Module {
  public:
   /// Throws `UsageError` if shapes do not match, if there are more tokens than

@@ -11,7 +11,7 @@
 
 namespace accelerate {
 
-/// The capacity of every packed batch; the fields are those of
+/// The capacity of every packed batch. The fields are those of
 /// `models::PackOptions`.
 struct ACCELERATE_API PackedBatchOptions {
   /// Tokens per batch.

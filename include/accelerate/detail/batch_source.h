@@ -28,7 +28,7 @@ using Any = std::shared_ptr<void>;
 class ACCELERATE_API ElementStream {
  public:
   virtual ~ElementStream();
-  /// Returns the next element; null at the end.
+  /// Returns the next element, or null at the end.
   virtual Any next() = 0;
 };
 

@@ -30,7 +30,7 @@ class ACCELERATE_API LeafJoiner {
   explicit LeafJoiner(const PaddingOptions* padding = nullptr)
       : padding_(padding) {}
 
-  /// `name` is that of the field; `path` is its position, for messages.
+  /// `name` is the name of the field, and `path` is its position, for messages.
   at::Tensor join(
       const std::vector<at::Tensor>& values,
       const std::string& name,
@@ -247,7 +247,7 @@ Collated<T> join_fields(
                         Into&& into, std::index_sequence<I...>) {
     static_assert(
         std::tuple_size_v<std::remove_cvref_t<Into>> == kSize,
-        "`Batch` must list as many fields as the sample");
+        "`Batch` must list the same number of fields as the sample");
     ((std::get<I>(into) = join_field(
           samples,
           leaves,

@@ -58,7 +58,7 @@ class ACCELERATE_API ForwardScope {
   std::deque<at::Tensor> inputs_;
   std::optional<AutocastGuard> autocast_;
   bool is_finished_ = false;
-  /// The activity that the forward pass interrupts; see `RankRecord`.
+  /// The activity that the forward pass interrupts (see `RankRecord`).
   uint8_t phase_before_;
   /// Marks the forward pass for profilers.
   std::unique_ptr<at::RecordFunction> recorded_;

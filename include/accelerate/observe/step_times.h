@@ -10,7 +10,7 @@
 
 namespace accelerate {
 
-/// The steps of a run so far; see `Accelerator::step_times`. Steps are counted
+/// The steps of a run so far (see `Accelerator::step_times`). Steps are counted
 /// per training thread, and other threads do not see them. A step starts when
 /// the first batch is requested, or at the end of the previous step. It ends
 /// when the next step starts after an optimizer's update. Accumulated

@@ -32,7 +32,7 @@ ACCELERATE_API std::vector<at::Tensor> recompute(
 
 /// Computes `function(inputs...)` without keeping its activations: the backward
 /// pass runs `function` again on the saved inputs. Inputs and output are trees
-/// (`tree.h`); other values are copied. Parameters that `function` uses get
+/// (`tree.h`). Other values are copied. Parameters that `function` uses get
 /// their gradients as usual, even if no input requires one.
 ///
 ///     auto h = accelerate::recompute(block1, x); // a module holder

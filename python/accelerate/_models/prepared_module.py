@@ -4,7 +4,7 @@
 If the engine has nothing to do around calls, as in a single process, this is the user's object.
 Otherwise, a prepared module is a second object with the *same* attributes. Both objects share one
 `__dict__`, so parameters, hooks, `train()` and everything else are those of the user's module. The
-type of the prepared module is a subclass of the user's class; all modules of a class share one such
+type of the prepared module is a subclass of the user's class. All modules of a class share one such
 type. Its `__class__` is the user's class, so code that inspects or replaces `__class__`, or creates
 another module from it, uses the user's class. The engine is stored in a slot outside of `__dict__`.
 
