@@ -155,7 +155,7 @@ def _shared_generator(dataloader: DataLoader, sampler: Any) -> torch.Generator |
         return None
     if sampler.generator is None:
         sampler.generator = torch.Generator(device=torch.get_default_device())
-        # Drawn like in the original, so that the order after `set_seed` is the same.
+        # Drawn as in the original, so that the order after `set_seed` is the same.
         seed = int(torch.empty((), dtype=torch.int64).random_().item())
         sampler.generator.manual_seed(seed)
     return sampler.generator

@@ -65,7 +65,7 @@ def move_to_device(state: Any, device: Any) -> Any:
 
 def _is_like(key: str, value: Any, parameter: torch.Tensor) -> bool:
     """Whether the state has one element per element of the parameter. The step count of a scalar
-    parameter has the same shape, so it is recognised by its name, like in torch."""
+    parameter has the same shape, so it is recognised by its name, as in torch."""
     is_counter = parameter.dim() == 0 and key == "step"
     return isinstance(value, torch.Tensor) and value.shape == parameter.shape and not is_counter
 

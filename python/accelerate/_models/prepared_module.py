@@ -443,7 +443,7 @@ class _Prepared(_Retyped):
 
     @__class__.setter
     def __class__(self, kind: type) -> None:
-        # Done like in `torch.nn.utils.parametrize`, which adds a property to the module's class.
+        # Done as in `torch.nn.utils.parametrize`, which adds a property to the module's class.
         self._accelerate_engine.module.__class__ = kind
         set_type(self, _type_of(type(self).__mro__[1], kind))
 
