@@ -278,8 +278,8 @@ def log_saved_model(folder: Path, max_shard_size: int | str, is_safe: bool) -> N
     if (folder / index).exists():
         _log.info(
             f"The model is bigger than the maximum size per checkpoint ({max_shard_size}) and is "
-            f"split into several files. The index {folder / index} lists the file of each "
-            "parameter."
+            "split into checkpoint shards. You can find where each parameter has been saved in the "
+            f"index located at {folder / index}."
         )
     else:
         _log.info(f"Model weights saved in {folder / weights}")
