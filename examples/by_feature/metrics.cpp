@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A metric over several processes. It equals the metric of a single process,
-// although the last batches are filled up with samples from the beginning.
+// although the last batches are completed with samples from the beginning.
 //
 //     accelerate launch --num_processes 3 ./example_metrics
 #include <accelerate/accelerate.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A custom data set whose samples are structs. A custom function creates the
+// A custom dataset whose samples are structs. A custom function creates the
 // batches, or the built-in one for texts of different lengths.
 #include <accelerate/accelerate.h>
 #include <torch/torch.h>
@@ -24,7 +24,7 @@ auto field_names(const Review&) {
   return std::array{"input_ids", "attention_mask", "stars"};
 }
 
-/// Anything with `size` and `get` is a data set. Several threads may call `get`
+/// Anything with `size` and `get` is a dataset. Several threads may call `get`
 /// at the same time.
 class Reviews {
  public:

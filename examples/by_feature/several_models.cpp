@@ -26,8 +26,8 @@ int main() {
     return torch::binary_cross_entropy_with_logits(score, is);
   };
   for (int step = 0; step < 1000; ++step) {
-    // One forward for both halves, because each forward of a prepared model
-    // communicates.
+    // One forward pass for both halves, because each forward pass of a prepared
+    // model communicates.
     const auto mixed = torch::cat({wanted(), g(noise()).detach()});
     accelerator.backward(verdict(d(mixed), torch::cat({ones, 0 * ones})));
     d_opt.step();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything that a training loop needs, in one include.
+// Includes everything that a training loop needs.
 #pragma once
 
 #include "accelerate/accelerator.h"

@@ -62,7 +62,7 @@ class StepState;
 /// created in the same order on all ranks. All ranks must call the collectives.
 class ACCELERATE_API Accelerator {
  public:
-  /// Throws `ConfigError` if environment variables contradict each other,
+  /// Throws `ConfigError` if environment variables contradict each other, and
   /// `TimeoutError` if other ranks do not connect in time.
   explicit Accelerator(AcceleratorOptions options = {});
   ~Accelerator();
@@ -85,9 +85,9 @@ class ACCELERATE_API Accelerator {
   // --- prepare --------------------------------------------------------------
   /// Prepares models (`std::shared_ptr` or TORCH_MODULE holders), optimizers,
   /// schedulers and `accelerate::DataLoader`s, in any order. Returns a tuple in
-  /// the same order, or the object itself if there is only one. Other objects
-  /// are returned unchanged; preparing twice has no effect. Broadcasts rank 0's
-  /// weights to all ranks.
+  /// the same order, or the object itself if there is only one. Objects of
+  /// other types are returned unchanged. Preparing an object twice has no
+  /// effect. Broadcasts rank 0's weights to all ranks.
   template <class... Objects>
   auto prepare(Objects&&... objects) {
     // Braces evaluate from left to right. The order matters because preparing
@@ -116,15 +116,15 @@ class ACCELERATE_API Accelerator {
 
   // --- state ----------------------------------------------------------------
   /// All state that `save_state` writes and `load_state` restores, by name.
-  /// Register your own objects here; see `state_registry.h`.
+  /// Register your own objects here (see `state_registry.h`).
   StateRegistry& state();
   /// Saves everything in `state()` as a checkpoint and returns its folder. The
   /// checkpoint appears atomically: a reader sees the previous checkpoint or
   /// the complete new one. Other files in the folder are kept. If no folder is
   /// given, `AcceleratorOptions::checkpoints` chooses the next one. Collective.
-  /// If it fails on one rank (`SystemError`, for example a full disk), it
-  /// throws on all ranks; earlier checkpoints and the run are unchanged.
-  /// docs/guide_checkpoint.md lists the contents.
+  /// If saving fails on one rank (`SystemError`, for example because the disk
+  /// is full), all ranks throw, and earlier checkpoints and the run are
+  /// unchanged. docs/guide_checkpoint.md lists the contents.
   ///
   ///     accelerator.save_state("run/step_100");
   ///     // In a new process, which has prepared the same objects:
@@ -133,39 +133,41 @@ class ACCELERATE_API Accelerator {
       const std::filesystem::path& folder = {},
       const SaveStateOptions& options = {});
   /// How this thread has spent its step time since the Accelerator was created.
-  /// Always measured, at the cost of a few clock reads per step.
+  /// The times are always measured, at the cost of a few clock reads per step.
   ///
   ///     accelerator.print(accelerator.step_times().summary());
   StepTimes step_times() const;
   /// Blocks until asynchronous saves have finished. Rethrows the error of a
   /// failed save once: here, in the next call that saves, loads or looks for a
-  /// checkpoint, or in `end_training`. The end of the program also waits, but
-  /// can only print the error.
+  /// checkpoint, or in `end_training`. The program also waits when it exits,
+  /// but then it can only print the error.
   void wait_for_save() const;
   /// Verifies a checkpoint, then restores the state of all objects. "latest"
   /// loads the newest checkpoint in the folder of
   /// `AcceleratorOptions::checkpoints` that is complete and intact on every
-  /// rank, unless a folder named "latest" exists. stderr names damaged newer
-  /// checkpoints. The number of processes may differ from the number at saving.
-  /// Generators are then not restored, and stderr says so.
+  /// rank, unless a folder named "latest" exists. Damaged newer checkpoints are
+  /// reported on stderr. The number of processes may differ from when the
+  /// checkpoint was saved. In this case, generators are not restored, and
+  /// stderr says so.
   ///
   /// Collective. Each rank verifies what it loads, and no rank changes its
   /// state until all of them can load. If one cannot, all throw the same error,
   /// which names that rank: `DataError` if the checkpoint is damaged or lacks a
-  /// rank's files, `UsageError` if other objects were prepared, `SystemError`
-  /// if there is no checkpoint.
+  /// rank's files, `UsageError` if different objects were prepared, or
+  /// `SystemError` if there is no checkpoint.
   void load_state(const std::filesystem::path& folder = "latest");
   /// The checkpoint that `load_state("latest")` would load, as far as this rank
-  /// can tell; empty if there is none. Ignores damaged and unfinished
+  /// can tell. Empty if there is none. Ignores damaged and unfinished
   /// checkpoints.
   std::optional<std::filesystem::path> latest_checkpoint() const;
-  /// Whether the run was asked to end soon, by SIGTERM or SIGUSR1 to any of its
-  /// processes or to the launcher (for example because the machine is preempted
-  /// or Slurm's time limit is near). Returns true on all ranks at the same
-  /// step. Collective. After the first call, the two signals do not end the
-  /// process. Signal handlers of the program stay installed. Before the first
-  /// call, a signal to the process ends it. A signal to the launcher is held
-  /// back until that call, for at most half of `--grace_seconds`.
+  /// Whether any process of the run, or the launcher, has received SIGTERM or
+  /// SIGUSR1, which ask the run to end soon (for example because the machine is
+  /// preempted or Slurm's time limit is near). Returns true on all ranks at the
+  /// same step. Collective. After the first call, these signals no longer end
+  /// the process. Before the first call, a signal to the process ends it, and
+  /// the launcher holds back a signal that it receives until that call, but for
+  /// at most half of `--grace_seconds`. The program's own signal handlers stay
+  /// installed.
   ///
   ///     if (accelerator.should_stop()) {
   ///       accelerator.save_and_leave();
@@ -173,17 +175,17 @@ class ACCELERATE_API Accelerator {
   bool should_stop();
   /// Saves as `save_state` does and ends the process with exit code 75
   /// (EX_TEMPFAIL). The launcher then restarts the job without counting a
-  /// failure; if the launcher itself was asked to end, it exits with the same
+  /// failure. If the launcher itself was asked to end, it exits with the same
   /// code. The new processes resume with `load_state("latest")`.
   [[noreturn]] void save_and_leave(const std::filesystem::path& folder = {});
   /// Writes only the weights, in Hugging Face's layout: `model.safetensors`, or
   /// several files with an index if they exceed `options.max_shard_bytes`. Only
   /// the main process writes (one process per machine with
   /// `save_on_each_node`), and the others do not wait for it. If parameters are
-  /// sharded (`ShardStage::kParameters`), it is a collective that gathers them
-  /// on the main process. Also writes `config.json` if the module has a
-  /// `saved_config(dtype)` that returns its text, as those of `models.h` have.
-  /// Throws `SystemError`.
+  /// sharded (`ShardStage::kParameters`), this is a collective that gathers
+  /// them on the main process. Also writes `config.json` if the module has a
+  /// function `saved_config(dtype)` that returns its text, like the models of
+  /// `models.h`. Throws `SystemError`.
   template <class Module>
   void save_model(
       const PreparedModel<Module>& model,
@@ -203,8 +205,9 @@ class ACCELERATE_API Accelerator {
   // --- gradients ------------------------------------------------------------
   /// Runs autograd and averages the gradients of prepared models over ranks.
   /// The loss is divided by the number of micro-batches, or weighted (see
-  /// `BackwardOptions`), and scaled with fp16. Throws `UsageError` if `loss` is
-  /// not a scalar with a graph, or does not depend on a prepared model.
+  /// `BackwardOptions`). With fp16, it is also scaled. Throws `UsageError` if
+  /// `loss` is not a scalar with a graph, or does not depend on any prepared
+  /// model.
   void backward(const at::Tensor& loss, BackwardOptions options = {});
 
   /// The scope of one micro-batch of these models. Gradients are synchronised
@@ -218,13 +221,13 @@ class ACCELERATE_API Accelerator {
   }
   /// Whether the current micro-batch ends with an update of the weights.
   bool sync_gradients() const;
-  /// Gradients of `model` stay local during the lifetime of the guard.
+  /// During the lifetime of the guard, gradients of `model` stay local.
   template <class Module>
   [[nodiscard]] NoSyncGuard no_sync(PreparedModel<Module>& model) {
     return NoSyncGuard(model.engine());
   }
   /// Put this around a loop in which ranks may have different numbers of
-  /// batches; see `join.h`. Pass all models that the loop trains.
+  /// batches (see `join.h`). Pass all models that the loop trains.
   template <class... Modules>
   [[nodiscard]] JoinGuard join_uneven_inputs(
       PreparedModel<Modules>&... models) {
@@ -244,20 +247,20 @@ class ACCELERATE_API Accelerator {
   }
 
   /// Divides fp16 gradients by the loss scale, so that you can inspect them.
-  /// Happens once per step; `step` and the clip functions below do it
-  /// automatically. No effect during gradient accumulation.
+  /// This happens once per step: `step` and the clip functions below do it
+  /// automatically. Has no effect during gradient accumulation.
   void unscale_gradients(PreparedOptimizer& optimizer);
   /// Does the same for all prepared optimizers.
   void unscale_gradients();
   /// Scales all gradients by the same factor so that their norm is at most
-  /// `max_norm`. Returns the previous norm, as a tensor that the device may
-  /// still be computing. During gradient accumulation it changes nothing and
-  /// returns NaN.
+  /// `max_norm`. Returns the norm before clipping, as a tensor that the device
+  /// may still be computing. During gradient accumulation, this function
+  /// changes nothing and returns NaN.
   at::Tensor clip_grad_norm_(
       const std::vector<at::Tensor>& parameters,
       double max_norm,
       double norm_type = 2.0);
-  /// Clamps each element of the gradients to `[-limit, limit]`. No effect
+  /// Clamps each element of the gradients to `[-limit, limit]`. Has no effect
   /// during gradient accumulation.
   void clip_grad_value_(
       const std::vector<at::Tensor>& parameters,
@@ -269,11 +272,10 @@ class ACCELERATE_API Accelerator {
   const std::shared_ptr<GradScaler>& scaler() const;
 
   // --- capture --------------------------------------------------------------
-  /// Turns a step into CUDA graphs. The first calls with inputs of a shape run
-  /// `function` eagerly (`CaptureOptions::num_warmup`); the next one records
-  /// its work on the device as a graph. Every further call replays the graph:
-  /// the host only copies the inputs and launches it. Inputs of a different
-  /// shape get their own graph.
+  /// Captures a training step as CUDA graphs. For each shape of the inputs, the
+  /// first calls run `function` eagerly (`CaptureOptions::num_warmup`), and the
+  /// next call records its work on the device as a graph. Every later call
+  /// replays the graph: the host only copies the inputs and launches the graph.
   ///
   ///     auto step = accelerator.capture([&](const Sample& batch) {
   ///       auto loss = torch::mse_loss(net(batch.x), batch.y);
@@ -288,15 +290,17 @@ class ACCELERATE_API Accelerator {
   ///     }
   ///
   /// Host code in the function runs only during warm-up and recording, so keep
-  /// counters, prints, `accumulate` and schedulers outside of it. Random
-  /// numbers, learning rates, gradient accumulation and clipping behave as in
-  /// an eager step. Weights and optimizer state must stay at their addresses,
-  /// and modules must stay in their mode. `load_state` drops the graphs.
+  /// counters, prints, `accumulate` and schedulers outside of the function.
+  /// Random numbers, learning rates, gradient accumulation and clipping behave
+  /// as in an eager step. Weights and optimizer state must stay at their
+  /// addresses, and modules must stay in training or evaluation mode.
+  /// `load_state` drops the graphs.
   ///
-  /// If a step cannot be captured, one line on stderr says why and the function
-  /// runs eagerly: on the CPU, with a backend other than NCCL for several
-  /// processes, with sharding or a custom engine, with an optimizer that reads
-  /// scalars on the host, or if the function waits for the device.
+  /// If a step cannot be captured, the function runs eagerly, and one line on
+  /// stderr says why. This is the case on the CPU, with a backend other than
+  /// NCCL for several processes, with sharding or a custom engine, with an
+  /// optimizer that reads scalars on the host, or if the function waits for the
+  /// device.
   template <class Function>
   CapturedStep<std::decay_t<Function>> capture(
       Function&& function,
@@ -306,16 +310,17 @@ class ACCELERATE_API Accelerator {
 
   // --- precision ------------------------------------------------------------
   Precision mixed_precision() const;
-  /// Applies the precision of the run to code outside of a prepared model. With
-  /// `enabled` false, computes in full precision even inside of one.
+  /// Applies the precision of the run to code outside of a prepared model. If
+  /// `enabled` is false, operators compute in full precision, even inside of a
+  /// prepared model.
   [[nodiscard]] AutocastGuard autocast(bool enabled = true) const;
 
   // --- trackers and profiling -----------------------------------------------
-  /// Starts the trackers of `options` on the main process; other ranks discard
-  /// what they log. Call it on all ranks, before `load_state`: the next step
-  /// and the identity of each tracker's run are part of `state()`. A second
-  /// call finishes the trackers of the first and starts at step 0. See
-  /// docs/guide_observe.md.
+  /// Starts the trackers of `options` on the main process. Other ranks discard
+  /// what they log. Call it on all ranks and before `load_state`, because the
+  /// next step and the identity of each tracker's run are part of `state()`. A
+  /// second call finishes the trackers of the first call and starts at step 0.
+  /// See docs/guide_observe.md.
   ///
   ///     accelerator.init_trackers(
   ///         "sky",
@@ -336,7 +341,7 @@ class ACCELERATE_API Accelerator {
       const at::Tensor& images,
       std::optional<int64_t> step = {});
   /// Logs the distribution of the elements of a tensor. Throws `UsageError` if
-  /// they are not real.
+  /// the elements are not real numbers.
   void log_histogram(
       const std::string& name,
       const at::Tensor& values,
@@ -344,8 +349,8 @@ class ACCELERATE_API Accelerator {
   /// See `Trackers::get`.
   Tracker& get_tracker(const std::string& name) { return trackers().get(name); }
   Trackers& trackers();
-  /// Profiles the loop during the lifetime of the result, on every rank that
-  /// calls it. See `profile.h`.
+  /// Profiles the loop during the lifetime of the returned object, on every
+  /// rank that calls this function. See `profile.h`.
   ///
   ///     auto profile = accelerator.profile(
   ///         {.schedule = accelerate::ProfileSchedule{.wait = 1, .active = 3},
@@ -361,7 +366,8 @@ class ACCELERATE_API Accelerator {
   }
 
   // --- process control ------------------------------------------------------
-  /// The functions of a run that need no model; see `process_control.h`.
+  /// The functions of this class that do not need a model (see
+  /// `process_control.h`).
   const ProcessControl& processes() const;
   /// Prints the values on one line, once per machine (on its first process).
   template <class... Values>
@@ -374,12 +380,12 @@ class ACCELERATE_API Accelerator {
     processes().print_once(values...);
   }
   void wait_for_everyone() { processes().wait_for_everyone(); }
-  /// Lets the main process run the block first: the other ranks wait in the
+  /// Lets the main process run the block first. The other ranks wait in the
   /// constructor of the guard until the main process destroys its guard.
   [[nodiscard]] ProcessControl::FirstGuard main_process_first() {
     return processes().main_process_first();
   }
-  /// Like `main_process_first`, for the first process of each machine.
+  /// Like `main_process_first`, but for the first process of each machine.
   [[nodiscard]] ProcessControl::FirstGuard local_main_process_first() {
     return processes().local_main_process_first();
   }
@@ -400,8 +406,8 @@ class ACCELERATE_API Accelerator {
     processes().on_process(process_index, std::forward<F>(f));
   }
 
-  /// Returns this rank's share of a vector, a tensor or a map of them; see
-  /// `splitting.h`.
+  /// Returns this rank's share of a vector, a tensor or a map of them (see
+  /// `splitting.h`).
   template <class T>
   T split_between_processes(const T& inputs, bool apply_padding = false) const {
     return split(inputs, processes().shard(), apply_padding);
@@ -409,13 +415,13 @@ class ACCELERATE_API Accelerator {
 
   /// Sets a flag that every rank sees in its next `check_trigger`.
   void set_trigger();
-  /// Whether any rank has set the flag since the last check; the same on all
-  /// ranks. Resets the flag.
+  /// Whether any rank has set the flag since the last check. The result is the
+  /// same on all ranks. Resets the flag.
   bool check_trigger();
 
-  /// Finishes the trackers and leaves the group. Afterwards, collectives of
-  /// several processes throw, including those of other Accelerators in this
-  /// process, because these share the group.
+  /// Finishes the trackers and leaves the group. Afterwards, collectives
+  /// between several processes throw, including those of other Accelerators in
+  /// this process, because they share the group.
   void end_training();
 
   // --- collectives on trees -------------------------------------------------
@@ -424,15 +430,15 @@ class ACCELERATE_API Accelerator {
   GatheredOf<T> gather(const T& value) const {
     return accelerate::all_gather(process_group(), value);
   }
-  /// Like `gather`, but drops the samples that a loader repeated to fill up the
-  /// last batch: over an epoch, each sample is gathered exactly once. Call it
-  /// in the loop over a prepared loader, with values that have one row per
-  /// sample of the batch. If a loader repeated a whole batch, as it does with
-  /// packed ones, all its rows are dropped, whatever they stand for. Scalars,
-  /// and tensors whose number of rows differs from the number of samples, are
-  /// gathered whole; if the batch contains repeats, stderr warns once. A loss
-  /// that was repeated `batch_size` times counts once per sample of a short
-  /// batch. Outside of loops, nothing is dropped.
+  /// Like `gather`, but drops the samples that a loader repeated to complete
+  /// the last batch, so that each sample of an epoch is gathered exactly once.
+  /// Call it in the loop over a prepared loader, with values that have one row
+  /// per sample of the batch. If a loader repeated a whole batch, as it does
+  /// with packed batches, all its rows are dropped, whatever they represent.
+  /// Scalars, and tensors whose number of rows differs from the number of
+  /// samples, are gathered completely, with one warning on stderr if the batch
+  /// contains repeats. A loss that was expanded to `batch_size` elements counts
+  /// once per sample of a short batch. Outside of loops, nothing is dropped.
   ///
   ///     for (auto& batch : eval_loader) {
   ///       auto [p, y] = accelerator.gather_for_metrics(
@@ -440,7 +446,7 @@ class ACCELERATE_API Accelerator {
   ///       num_right += p.eq(y).sum().item<int64_t>();
   ///     }
   ///
-  /// Also gathers a vector of objects, one per sample (numbers, strings,
+  /// Also gathers a vector with one object per sample (numbers, strings, and
   /// containers and structs of them), in rank order.
   template <class T>
   GatheredOf<T> gather_for_metrics(const T& value) const {
@@ -452,7 +458,7 @@ class ACCELERATE_API Accelerator {
     return gather_objects(process_group(), real(objects));
   }
   /// Does the same for objects of other types, which the given functions
-  /// serialise; see `objects.h`.
+  /// serialise (see `objects.h`).
   template <class T, class ToBytes, class FromBytes>
   std::vector<T> gather_for_metrics(
       const std::vector<T>& objects,
@@ -476,18 +482,19 @@ class ACCELERATE_API Accelerator {
   T pad_across_processes(const T& value, PadOptions options = {}) const {
     return accelerate::pad_across_processes(process_group(), value, options);
   }
-  /// How many of `size` rows are real, if there is one row per sample of the
-  /// current batch. Real rows come first; the others are repeats. If rows
-  /// represent something other than samples, such as tokens, returns `size`, or
-  /// 0 if the whole batch is a repeat. Returns `size` outside of loops. Throws
-  /// `UsageError` if some samples of the batch are repeats and the number of
-  /// samples is not `size`.
+  /// Returns how many of `size` rows are real, if there is one row per sample
+  /// of the current batch. Real rows come first, and the others are repeats. If
+  /// rows represent something other than samples, such as tokens, the result is
+  /// `size`, or 0 if the whole batch is a repeat. Returns `size` outside of
+  /// loops. Throws `UsageError` if some samples of the batch are repeats and
+  /// the number of samples is not `size`.
   int64_t num_real_samples(int64_t size) const;
-  /// Compares the parameters of a model across ranks by their hashes (buffers,
-  /// such as running means, may differ between forwards). Throws
-  /// `MismatchError` on all ranks, naming the first tensor that differs and the
-  /// ranks. Collective. Reads every weight; use it after changing weights by
-  /// hand. With `debug`, every 100th backward pass calls it.
+  /// Compares the hashes of the parameters of a model across ranks. (Buffers,
+  /// such as running means, may differ between forward passes.) If they differ,
+  /// throws a `MismatchError` on all ranks, which names the first tensor that
+  /// differs and the ranks. Collective. It reads every weight, so use it only
+  /// after you change weights by hand. With `debug`, every 100th backward pass
+  /// calls it.
   template <class Module>
   void check_ranks_equal(const PreparedModel<Module>& model) const {
     check_equal(*model.context());
@@ -508,11 +515,11 @@ class ACCELERATE_API Accelerator {
         "accelerate::DataLoader");
     static_assert(
         !std::derived_from<Kind, torch::nn::Module>,
-        "prepare takes a module by a std::shared_ptr or a TORCH_MODULE holder, "
+        "prepare takes a module in a std::shared_ptr or a TORCH_MODULE holder, "
         "not by value: make it with std::make_shared<Net>(...)");
     static_assert(
         !detail::OtherModulePointer<Kind>,
-        "prepare shares the module: give it a std::shared_ptr or a "
+        "prepare shares the module: pass a std::shared_ptr or a "
         "TORCH_MODULE holder, not a std::unique_ptr or a plain pointer");
     if constexpr (detail::ModulePointer<Kind>) {
       using Module = detail::ModuleOf<Kind>;

@@ -29,14 +29,14 @@ struct ACCELERATE_API AccumulationOptions {
   /// Also update on the last batch of the loader that feeds the step.
   bool sync_with_dataloader = true;
   /// Average gradients after every micro-batch instead of once per update. The
-  /// gradients are the same up to rounding; the traffic is higher.
+  /// gradients are the same up to rounding, but the traffic is higher.
   bool sync_each_batch = false;
 };
 
 /// All fields are optional. `cpu`, `mixed_precision`, `accumulation.num_steps`
-/// and `debug` can also be set from outside: the program takes precedence over
-/// the environment variable, the variable over the launcher's file, and the
-/// file over the default (docs/guide_config.md).
+/// and `debug` can also be set from outside. The program takes precedence over
+/// the environment variable, the variable over the launcher's configuration
+/// file, and the file over the default (docs/guide_config.md).
 struct ACCELERATE_API AcceleratorOptions {
   /// Train on the CPU even if there are accelerators. Default:
   /// ACCELERATE_USE_CPU.
@@ -47,41 +47,41 @@ struct ACCELERATE_API AcceleratorOptions {
   /// ACCELERATE_MIXED_PRECISION.
   std::optional<Precision> mixed_precision = {};
   /// Only with bf16: convert the weights of prepared models to bf16, and let
-  /// prepared optimizers train fp32 master weights, on which gradients are also
-  /// accumulated. No operator casts weights or runs in fp32: fp32 tensors among
-  /// a model's arguments are converted to bf16. Checkpoints and `save_model`
-  /// contain the master weights; frozen parameters have none and are saved as
-  /// bf16.
+  /// prepared optimizers train fp32 master weights. Gradients are also
+  /// accumulated in fp32. No operator casts weights or runs in fp32, and fp32
+  /// tensors among a model's arguments are converted to bf16. Checkpoints and
+  /// `save_model` contain the master weights. Frozen parameters have no master
+  /// weights and are saved as bf16.
   bool master_weights = false;
   /// Convert the reduced-precision outputs of prepared models to fp32.
   bool outputs_to_fp32 = true;
-  /// Loss scaling for fp16.
+  /// Options of loss scaling, which is used with fp16.
   GradScalerOptions scaler = {};
   AccumulationOptions accumulation = {};
-  /// Enable expensive checks: raw collectives first compare operation, dtype
-  /// and shape across ranks (`ProcessGroup::check_collectives`), and every
-  /// 100th backward pass compares the weights (`check_ranks_equal`). Default:
-  /// ACCELERATE_DEBUG_MODE.
+  /// Enable expensive checks. Raw collectives first compare their operation,
+  /// dtype and shape across ranks (`ProcessGroup::check_collectives`), and
+  /// every 100th backward pass compares the weights (`check_ranks_equal`).
+  /// Default: ACCELERATE_DEBUG_MODE.
   std::optional<bool> debug = {};
   /// At the end of the run (`end_training`, or when the last handle is
   /// destroyed), print what limits the speed of the steps
-  /// (`StepTimes::summary`) on the main process's stderr. Default:
+  /// (`StepTimes::summary`) to stderr of the main process. Default:
   /// ACCELERATE_STEP_SUMMARY, or false.
   std::optional<bool> step_summary = {};
   DdpOptions ddp = {};
   /// What is sharded across ranks. If `stage` is set, `ddp` is not used.
   ShardingOptions shard = {};
   /// The size of each dimension of the mesh of ranks. By default, all ranks
-  /// belong to `shard` if models are sharded, otherwise to `replicate`. With
-  /// sharding, set `replicate` to the number of copies of the model (HSDP):
-  /// gathers stay within a copy, and gradients are averaged over all. A process
-  /// that trains alone has one copy in one shard. `pipeline`, `context`,
-  /// `sequence` and `tensor` above 1 throw `ConfigError`, because no engine
-  /// supports them.
+  /// belong to `shard` if models are sharded, and otherwise to `replicate`.
+  /// With sharding, set `replicate` to the number of copies of the model
+  /// (HSDP). Gathers then stay within a copy, and gradients are averaged over
+  /// all copies. A process that trains alone has one copy in one shard.
+  /// `pipeline`, `context`, `sequence` and `tensor` above 1 throw
+  /// `ConfigError`, because no engine supports them.
   MeshSizes parallelism = {};
   /// A custom engine. If set, `ddp` is not used.
   OwnEngine engine = {};
-  /// The allocators of parameters and gradients; torch's by default.
+  /// The allocators of parameters and gradients. Default: those of torch.
   MemoryOptions memory = {};
   /// Options that override those of every prepared loader.
   DataLoaderConfiguration data_loader = {};
@@ -91,11 +91,11 @@ struct ACCELERATE_API AcceleratorOptions {
   CheckpointOptions checkpoints = {};
   /// How to connect if no `process_group` is given.
   ProcessGroupOptions connection = {};
-  /// The rank of this process and its peers. Default: from environment
-  /// variables.
+  /// The rank of this process and the number of processes. Default: read from
+  /// environment variables.
   std::optional<ProcessEnvironment> environment = {};
-  /// An existing group to use (see `c10d.h` and `run_ranks`). Without an
-  /// `environment`, all its ranks are assumed to be on this machine.
+  /// An existing group to use (see `c10d.h` and `run_ranks`). If `environment`
+  /// is not set, all ranks of the group are assumed to be on this machine.
   std::optional<ProcessGroup> process_group = {};
 };
 

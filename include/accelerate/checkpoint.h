@@ -16,14 +16,15 @@ namespace accelerate {
 ///         {.checkpoints = {.folder = "run", .total_limit = 3}});
 ///     accelerator.save_state(); // run/checkpoints/checkpoint_0
 struct ACCELERATE_API CheckpointOptions {
-  /// The folder of the run. Checkpoints are its `checkpoints/checkpoint_N`; N
-  /// starts at 0 and is one more than the highest existing number.
+  /// The folder of the run. Checkpoints are saved as `checkpoints/checkpoint_N`
+  /// in this folder. N starts at 0, and each new checkpoint gets the highest
+  /// existing number plus 1.
   std::filesystem::path folder = {};
-  /// How many checkpoints are kept: when a new one is complete, the oldest are
-  /// deleted. All are kept by default. At least 1.
+  /// How many checkpoints are kept; at least 1. When a new checkpoint is
+  /// complete, the oldest ones are deleted. By default, all are kept.
   std::optional<int64_t> total_limit = {};
   /// One process on every machine writes the whole checkpoint. Use this if the
-  /// machines share no disk.
+  /// machines do not share a disk.
   bool save_on_each_node = false;
 };
 
@@ -31,9 +32,10 @@ struct ACCELERATE_API CheckpointOptions {
 ///
 ///     accelerator.save_state("run/step_100", {.asynchronous = true});
 struct ACCELERATE_API SaveStateOptions {
-  /// Return when everything is copied to the host, and write in the background.
-  /// The copy's memory is kept for the next save. Saves never overlap: the next
-  /// one waits. See `Accelerator::wait_for_save`.
+  /// Return as soon as everything is copied to the host, and write in the
+  /// background. The memory of the copy is reused for the next save. Saves
+  /// never overlap: a new save first waits for the previous one. See
+  /// `Accelerator::wait_for_save`.
   bool asynchronous = false;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loaders that give each rank its batches of a data set.
+// Loaders that give each rank its batches of a dataset.
 #pragma once
 
 #include <concepts>
@@ -19,38 +19,42 @@
 namespace accelerate {
 
 /// The base of loaders, which does not depend on the type of their batches.
-/// Copies share the data set and the position.
+/// Copies share the dataset and the position.
 class ACCELERATE_API AnyDataLoader {
  public:
-  /// Batches per epoch on this rank (of the next epoch, if a `batch_sampler`
-  /// varies them). Throws `UsageError` for iterable sources.
+  /// The number of batches per epoch on this rank. If a `batch_sampler` varies
+  /// this number, returns that of the next epoch. Throws `UsageError` for
+  /// iterable sources.
   int64_t size() const;
-  /// Samples in the data set. Throws `UsageError` for iterable sources.
+  /// The number of samples in the dataset. Throws `UsageError` for iterable
+  /// sources.
   int64_t num_samples() const;
-  /// Samples that all ranks together use per step. Throws `UsageError` if a
-  /// `batch_sampler` varies them.
+  /// The number of samples that all ranks together use per step. Throws
+  /// `UsageError` if a `batch_sampler` varies this number.
   int64_t total_batch_size() const;
-  /// Sets the epoch of the next loop. Epochs otherwise count up from 0.
+  /// Sets the epoch of the next loop. Otherwise, epochs count up from 0.
   void set_epoch(int64_t epoch);
 
-  /// The position in the current epoch: counts batches that were returned, not
-  /// those that workers have read ahead. Equal on all ranks that are at the
-  /// same batch. Between epochs, the start of the next one.
+  /// The position in the current epoch. It counts the batches that were
+  /// returned, not those that workers have read ahead. It is equal on all ranks
+  /// that are at the same batch. Between epochs, it is the start of the next
+  /// epoch.
   StateDict state_dict() const;
-  /// The next loop resumes after the last batch that was returned before the
-  /// state was taken. The number of ranks and the batch size may differ: each
-  /// remaining sample of the epoch is returned exactly once.
-  /// (`IterableSharding::kSource` needs the same number of ranks, workers and
-  /// the same batch size.) Map data sets do not read skipped samples; iterable
-  /// sources read and drop them. Throws `UsageError` if the state belongs to a
-  /// different data set or order.
+  /// Makes the next loop resume after the last batch that was returned before
+  /// the state was taken. The number of ranks and the batch size may differ,
+  /// and each remaining sample of the epoch is returned exactly once. (With
+  /// `IterableSharding::kSource`, the number of ranks, the number of workers
+  /// and the batch size must be the same.) Skipped samples of map-style
+  /// datasets are not read. Iterable sources read and drop them. Throws
+  /// `UsageError` if the state belongs to a different dataset or order.
   void load_state_dict(const StateDict& state);
 
   /// The state that checkpoints contain, for a `StateRegistry`. It contains a
-  /// position only while a loop is running: after a `break` it is the start of
-  /// the next epoch. In a prepared loader, the current batch counts once
-  /// `Accelerator::backward` was called after it was returned, or once the next
-  /// batch was requested. Lives as long as this loader or a copy of it.
+  /// position inside an epoch only while a loop is running. After a `break`,
+  /// the position is the start of the next epoch. In a prepared loader, the
+  /// current batch counts as used once `Accelerator::backward` was called after
+  /// it was returned, or once the next batch was requested. The object is valid
+  /// as long as this loader or a copy of it exists.
   std::shared_ptr<Stateful> stateful() const;
 
   const DataLoaderOptions& options() const;
@@ -71,23 +75,23 @@ class ACCELERATE_API AnyDataLoader {
   int64_t num_skipped_ = 0;
 };
 
-/// Iterates over a data set in batches. Once prepared by an `Accelerator`, it
-/// returns the batches of this rank, on its device; before that, all batches on
-/// the CPU.
+/// Iterates over a dataset in batches. Before an `Accelerator` prepares it, it
+/// returns all batches, on the CPU. After that, it returns the batches of this
+/// rank, on its device.
 ///
 ///     accelerate::DataLoader loader(
 ///         train_set, {.batch_size = 8, .shuffle = true, .num_workers = 2});
 ///     for (auto& batch : loader) { ... }
 ///
-/// A data set is a `Dataset`, `BatchDataset`, `IterableSource` or `std::vector`
+/// A dataset is a `Dataset`, `BatchDataset`, `IterableSource` or `std::vector`
 /// of samples. Workers call `get` or `get_batch` concurrently, so reading must
-/// be thread-safe. A third argument turns a `std::vector` of samples into a
-/// batch; the default is described in `collate.h`.
+/// be thread-safe. The third argument is a function that turns a `std::vector`
+/// of samples into a batch. `collate.h` describes the default.
 ///
-/// An exception from a data set is thrown when its batch is due, as a
-/// `DataError` that names the sample. Leaving the loop early stops the workers
-/// and has no other effect. With `dispatch_batches`, all ranks must leave it at
-/// the same batch.
+/// If a dataset throws, the loop rethrows the exception when it reaches that
+/// batch, as a `DataError` that names the sample. Leaving the loop early stops
+/// the workers and has no other effect. With `dispatch_batches`, all ranks must
+/// leave the loop at the same batch.
 template <class D, class Collate = detail::DefaultCollate>
 class DataLoader : public AnyDataLoader {
   static_assert(
@@ -124,7 +128,7 @@ class DataLoader : public AnyDataLoader {
   Iterator begin() { return Iterator(open()); }
   std::default_sentinel_t end() const { return {}; }
 
-  /// The same loader for one rank; called by `Accelerator::prepare`.
+  /// The same loader for one rank. `Accelerator::prepare` calls this function.
   DataLoader prepared(detail::LoaderContext context) const {
     return DataLoader(placed(std::move(context)));
   }
@@ -172,9 +176,10 @@ class DataLoader<D, Collate>::Iterator {
   std::unique_ptr<detail::BatchCursor> cursor_;
 };
 
-/// A loader that skips the first `num_batches` batches of this rank in every
-/// epoch. It shares the epoch counter with `loader`, so each epoch can be run
-/// with either. Skipped samples of map data sets are not read.
+/// Returns a loader that skips the first `num_batches` batches of this rank in
+/// every epoch. It shares the epoch counter with `loader`, so you can use
+/// either of them for each epoch. Skipped samples of map-style datasets are not
+/// read.
 template <class D, class Collate>
 DataLoader<D, Collate> skip_first_batches(
     const DataLoader<D, Collate>& loader,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sources of samples: data in memory, custom classes, torch's data sets,
+// Sources of samples: data in memory, custom classes, torch's datasets and
 // streams.
 //
-// `token_file.h` reads files of tokens, `text_files.h` CSV and JSON lines.
+// `token_file.h` reads files of tokens, and `text_files.h` reads CSV and JSON
+// Lines files.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -22,9 +23,9 @@
 
 namespace accelerate {
 
-/// A data set with a size, whose samples are read by index. `collate.h` turns
-/// samples into batches. With worker threads, a loader calls `get` from several
-/// threads at once, so it must not modify shared members.
+/// A dataset with a size, whose samples are read by index. `collate.h`
+/// describes how samples become batches. With worker threads, a loader calls
+/// `get` from several threads at once, so `get` must not modify shared members.
 ///
 ///     struct Squares {
 ///       size_t size() const { return 100; }
@@ -38,10 +39,10 @@ concept PlainDataset = requires(D& data, int64_t index) {
   data.get(index);
 };
 
-/// A data set whose samples are partly random (augmentation). The loader seeds
-/// the generator from its seed, the epoch and the index, so a sample does not
-/// depend on workers, ranks, or where a run was resumed. If a data set has both
-/// forms of `get`, loaders call this one.
+/// A dataset whose samples are partly random (augmentation). The loader seeds
+/// the generator with its seed, the epoch and the index, so a sample does not
+/// depend on the number of workers or ranks, or on where a run was resumed. If
+/// a dataset has both forms of `get`, loaders call this one.
 ///
 ///     struct Flipped {
 ///       torch::Tensor images;
@@ -62,9 +63,9 @@ template <class D>
 concept Dataset = PlainDataset<D> || RandomDataset<D>;
 
 /// The generator of the current sample, for code called by either form of
-/// `get`. `torch::rand` without a generator uses one that all threads share,
-/// which is not reproducible with workers. Throws `UsageError` if this thread
-/// is not reading a sample for a loader.
+/// `get`. Without a generator, `torch::rand` uses one that all threads share,
+/// so its results are not reproducible with workers. Throws `UsageError` if
+/// this thread is not reading a sample for a loader.
 ACCELERATE_API at::Generator& sample_generator();
 
 /// Calls whichever form of `get` exists.
@@ -77,19 +78,20 @@ decltype(auto) get_sample(D& data, int64_t index, at::Generator& generator) {
   }
 }
 
-/// A data set that reads whole batches faster than single samples. If a data
-/// set also has `get`, loaders call `get_batch`.
+/// A dataset that reads whole batches faster than single samples. If a
+/// dataset also has `get`, loaders call `get_batch`.
 template <class D>
 concept BatchDataset = requires(D& data, std::span<const int64_t> indices) {
   { data.size() } -> std::convertible_to<size_t>;
   data.get_batch(indices);
 };
 
-/// A stream of samples. `reset(epoch)` rewinds to the first sample and is
+/// A stream of samples. `reset(epoch)` rewinds to the first sample. It is
 /// called before the first `next` of every epoch, including the first epoch.
-/// After the last sample, `next` returns nothing, however often it is called.
-/// In one epoch, all ranks must see the same samples in the same order, unless
-/// the source shards itself. Used by one thread at a time.
+/// After the last sample, `next` returns an empty optional, even if it is
+/// called again. In one epoch, all ranks must see the same samples in the same
+/// order, unless the source shards itself. Only one thread uses the source at a
+/// time.
 ///
 ///     struct Lines {
 ///       std::ifstream file;
@@ -108,7 +110,7 @@ concept IterableSource = requires(S& source, int64_t epoch) {
   *source.next();
 };
 
-/// The data set's own sample type.
+/// The type of the dataset's samples.
 template <Dataset D>
 using SampleOf = std::decay_t<decltype(get_sample(
     std::declval<D&>(),
@@ -125,8 +127,8 @@ class ACCELERATE_API TensorRow : public std::vector<at::Tensor> {
   using std::vector<at::Tensor>::vector;
 };
 
-/// Columns of equal length in memory; a sample is one row of each. Making a
-/// batch takes one copy per column.
+/// Columns of equal length in memory. A sample contains one row of each column.
+/// Making a batch takes one copy per column.
 class ACCELERATE_API TensorDataset {
  public:
   /// Non-contiguous columns are copied once. Throws `UsageError` if there are
@@ -134,20 +136,22 @@ class ACCELERATE_API TensorDataset {
   explicit TensorDataset(std::vector<at::Tensor> columns);
 
   size_t size() const;
-  /// The row, as views of the columns. Throws `UsageError` if `index` is out of
-  /// range.
+  /// Returns the row as views of the columns. Throws `UsageError` if `index` is
+  /// out of range.
   TensorRow get(int64_t index) const;
-  /// New tensors of `indices.size()` rows. Throws what `get` throws.
+  /// Returns new tensors with `indices.size()` rows. Throws the same errors as
+  /// `get`.
   TensorRow get_batch(std::span<const int64_t> indices) const;
 
  private:
   std::vector<at::Tensor> columns_;
 };
 
-/// Two columns of equal length, as pairs: `auto& [input, target] = batch`.
+/// Two columns of equal length. Its samples and batches are pairs: `auto&
+/// [input, target] = batch`.
 class ACCELERATE_API PairDataset {
  public:
-  /// Throws what `TensorDataset` throws.
+  /// Throws the same errors as `TensorDataset`.
   PairDataset(at::Tensor inputs, at::Tensor targets);
 
   size_t size() const { return columns_.size(); }
@@ -175,8 +179,8 @@ class VectorDataset {
   std::vector<T> samples_;
 };
 
-/// The samples `indices` of another data set, for example one part of a split.
-/// Copies and other subsets may share the data set.
+/// The samples of a dataset at these indices, for example one part of a split.
+/// Copies and other subsets may share the dataset.
 template <Dataset D>
 class SubsetDataset {
  public:
@@ -210,10 +214,10 @@ ACCELERATE_API std::vector<std::vector<int64_t>> split_randomly(
 
 } // namespace detail
 
-/// Splits a data set randomly by fractions that add up to 1. The split depends
-/// only on `seed`, so it is the same on all ranks. Sizes are rounded down; the
-/// first parts get one of the remaining samples each. Equal to
-/// `torch.utils.data.random_split` with a generator of that seed. Throws
+/// Splits a dataset randomly by fractions that add up to 1. The split depends
+/// only on `seed`, so it is the same on all ranks. Sizes are rounded down, and
+/// the first parts get one of the remaining samples each. The result equals
+/// `torch.utils.data.random_split` with a generator with this seed. Throws
 /// `UsageError` if a fraction is negative or the sum is not 1.
 ///
 ///     auto parts = accelerate::random_split(
@@ -242,13 +246,13 @@ concept HasTorchGet = requires(D& data, size_t index) {
 
 } // namespace detail
 
-/// Adapts a map-style data set of `torch::data`: one with `get(size_t)`, whose
-/// samples are then collated here, or a mapped one that collates itself
-/// (`map(Stack<>())`).
+/// Adapts a map-style dataset of `torch::data`. It is either a dataset with
+/// `get(size_t)`, whose samples are then collated here, or a mapped dataset
+/// that collates its own samples (`map(Stack<>())`).
 ///
 ///     accelerate::TorchDataset mnist{torch::data::datasets::MNIST(folder)};
 ///
-/// `size` throws `UsageError` if the data set does not know its size.
+/// `size` throws `UsageError` if the dataset does not know its size.
 template <class D>
 class TorchDataset {
  public:
@@ -268,7 +272,7 @@ class TorchDataset {
   D data_;
 };
 
-/// Makes a stream from a function: `start(epoch)` returns a function that
+/// Makes a stream from a function. `start(epoch)` must return a function that
 /// returns one sample per call.
 ///
 ///     accelerate::GeneratorSource numbers([](int64_t epoch) {
@@ -307,7 +311,7 @@ template <std::same_as<accelerate::TensorRow> Row>
 struct std::tuple_size<Row> {
   static_assert(
       !std::same_as<Row, accelerate::TensorRow>,
-      "the number of a TensorDataset's columns is not known to the compiler: "
-      "write batch[0] and batch[1], or take a PairDataset");
+      "the number of columns of a TensorDataset is not known to the compiler: "
+      "write batch[0] and batch[1], or use a PairDataset");
   static constexpr size_t value = 0;
 };

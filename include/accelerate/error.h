@@ -2,7 +2,7 @@
 // The exceptions that this library throws.
 //
 // Every message reads `[where] What went wrong, with the values. What to do`.
-// Catch `Error` to handle all of them, or a subclass to tell causes apart.
+// Catch `Error` to handle all exceptions, or a subclass to handle one cause.
 #pragma once
 
 #include <stdexcept>
@@ -31,9 +31,9 @@ class ACCELERATE_API UsageError : public Error {
   using Error::Error;
 };
 
-/// A malformed data file, or a failure in a data set or collate function. The
-/// message names the file and line, or the samples. The exception of such a
-/// function is nested (`std::rethrow_if_nested`).
+/// A malformed data file, or a failure in a dataset or collate function. The
+/// message names the file and line, or the samples. The exception that the
+/// function threw is nested (`std::rethrow_if_nested`).
 class ACCELERATE_API DataError : public Error {
  public:
   using Error::Error;
@@ -52,14 +52,15 @@ class ACCELERATE_API CommError : public Error {
   using Error::Error;
 };
 
-/// A collective operation, or connecting, exceeded its time limit.
+/// A collective operation or the connection of the ranks exceeded its time
+/// limit.
 class ACCELERATE_API TimeoutError : public CommError {
  public:
   using CommError::CommError;
 };
 
-/// Ranks called a collective with values that do not match. Thrown on every
-/// rank, so that all of them leave the operation.
+/// Ranks called a collective with values that do not match. It is thrown on
+/// every rank, so that all ranks leave the operation.
 class ACCELERATE_API MismatchError : public CommError {
  public:
   using CommError::CommError;

@@ -8,9 +8,9 @@
 //     outputs.loss.backward();
 //     model->save_pretrained("finetuned"); // transformers reads it
 //
-// Architectures (`model_type`): bert, distilbert, gpt2, llama, roberta;
-// docs/adding.md shows how to add one. `named_parameters()` has the names of
-// transformers' `state_dict()`; tied weights appear once.
+// The architectures (`model_type`) are bert, distilbert, gpt2, llama and
+// roberta. docs/adding.md shows how to add one. `named_parameters()` returns
+// the names of transformers' `state_dict()`. Tied weights appear once.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -33,20 +33,21 @@
 namespace accelerate::models {
 
 struct PretrainedOptions {
-  /// Number of classes of a classifier; default: from the configuration.
+  /// The number of classes of a classifier. Default: that of the configuration.
   std::optional<int64_t> num_labels = {};
   /// Class names, saved with the model. Also sets `num_labels`.
   std::vector<std::string> labels = {};
   /// "regression", "single_label_classification" or
-  /// "multi_label_classification". By default from the configuration, else from
-  /// the labels: a single label means regression, integer labels are classes,
-  /// others are multi-label.
+  /// "multi_label_classification". By default, it is read from the
+  /// configuration or else derived from the labels: a single label means
+  /// regression, integer labels are classes, and other labels are multi-label.
   std::string problem_type = {};
-  /// Dtype of the weights: float32, bfloat16 or float16. Default: that of the
-  /// configuration, else that of the first weight in the file, else float32.
+  /// The dtype of the weights: float32, bfloat16 or float16. Default: that of
+  /// the configuration, or else that of the first weight in the file, or else
+  /// float32.
   std::optional<at::ScalarType> dtype = {};
-  /// Reinitialise weights whose shape differs (such as a head for different
-  /// classes) instead of failing.
+  /// Reinitialise weights whose shape differs (such as a head with a different
+  /// number of classes) instead of failing.
   bool ignore_mismatched_sizes = false;
   /// Print one line on stderr if weights are missing or unused.
   bool warn = true;
@@ -59,23 +60,24 @@ struct ACCELERATE_API LoadReport {
     std::vector<int64_t> in_file = {};
     std::vector<int64_t> in_model = {};
   };
-  /// Parameters that are in no file, such as those of a new head. They are
+  /// Parameters that no file contains, such as those of a new head. They are
   /// initialised.
   std::vector<std::string> missing = {};
   /// Tensors in the files without a counterpart in the model.
   std::vector<std::string> unexpected = {};
-  /// Initialised because `ignore_mismatched_sizes` was set.
+  /// Parameters whose shape differs. They are initialised because
+  /// `ignore_mismatched_sizes` was set.
   std::vector<Mismatch> mismatched = {};
-  /// The warning; empty if everything matched.
+  /// The text of the warning. Empty if everything matched.
   std::string summary() const;
 };
 
 struct SavePretrainedOptions {
-  /// Larger weights are split into several files with an index.
+  /// Weights that exceed this size are split into several files with an index.
   std::uint64_t max_shard_bytes = 50'000'000'000;
 };
 
-/// A custom struct whose members have the names of those of `ModelInputs`.
+/// A custom struct whose members have the same names as those of `ModelInputs`.
 template <class B>
 concept BatchStruct =
     !std::same_as<B, ModelInputs> && requires(const B& batch) {
@@ -83,17 +85,17 @@ concept BatchStruct =
 };
 
 /// A model with weights. `from_pretrained` returns it in evaluation mode, as
-/// transformers does; call `train()` before training.
+/// transformers does. Call `train()` before training.
 class ACCELERATE_API PretrainedModel : public torch::nn::Module {
  public:
-  /// Throws `UsageError` for shapes that do not match, for more tokens than the
-  /// model has positions and, on the CPU, for token ids and labels out of range
-  /// (on a GPU, a device-side assertion of CUDA aborts the program).
+  /// Throws `UsageError` if shapes do not match, if there are more tokens than
+  /// the model has positions, and, on the CPU, if token ids or labels are out
+  /// of range. (On a GPU, a device-side assertion of CUDA aborts the program.)
   ModelOutput forward(
       const ModelInputs& inputs,
       const ForwardOptions& options = {});
-  /// Takes inputs by the names of the members of `ModelInputs`; throws
-  /// `UsageError` for other names.
+  /// Takes a map whose keys are the names of members of `ModelInputs`. Throws
+  /// `UsageError` if there are other names.
   ModelOutput forward(
       const std::map<std::string, at::Tensor>& batch,
       const ForwardOptions& options = {});
@@ -118,21 +120,21 @@ class ACCELERATE_API PretrainedModel : public torch::nn::Module {
     return forward(inputs, options);
   }
 
-  /// Activation checkpointing: keep only the inputs of blocks in training and
-  /// recompute the rest in backward (`recompute.h`), which saves memory and
-  /// costs a second forward. Off by default.
+  /// Enables activation checkpointing: in training, keeps only the inputs of
+  /// blocks and recomputes the rest in the backward pass (`recompute.h`). This
+  /// saves memory and costs a second forward pass. Off by default.
   void gradient_checkpointing_enable(bool enabled = true);
 
   const ModelConfig& config() const { return config_; }
   /// The class name in transformers, such as "BertForSequenceClassification".
   const std::string& class_name() const { return class_name_; }
-  /// How the files matched; empty for a model created by `from_config`.
+  /// How the files matched. Empty for a model created by `from_config`.
   const LoadReport& load_report() const { return report_; }
 
   /// Writes `config.json` and the weights (`model.safetensors`, or shards and
-  /// an index); transformers can load the folder. Call it on one process. If
-  /// parameters are sharded (`ShardStage::kParameters`), call it on all ranks:
-  /// rank 0 gathers them and writes. Throws `SystemError`.
+  /// an index). transformers can load the folder. Call it on one process. If
+  /// parameters are sharded (`ShardStage::kParameters`), call it on all ranks.
+  /// Rank 0 then gathers and writes them. Throws `SystemError`.
   void save_pretrained(
       const std::filesystem::path& folder,
       const SavePretrainedOptions& options = {}) const;
@@ -159,22 +161,24 @@ class ACCELERATE_API PretrainedModel : public torch::nn::Module {
 struct GenerateOptions {
   /// The maximum number of tokens to add.
   int64_t max_new_tokens = 20;
-  /// Sample tokens. Otherwise the most likely one is chosen, and the next three
-  /// fields have no effect.
+  /// Sample tokens. If false, the most likely token is chosen, and the next
+  /// three fields have no effect.
   bool do_sample = false;
-  /// Positive. Values below 1 sharpen the distribution.
+  /// Must be positive. Values below 1 sharpen the distribution.
   double temperature = 1.0;
-  /// Sample from the k most likely tokens; 0 for all.
+  /// Sample from the k most likely tokens. 0 means all tokens.
   int64_t top_k = 50;
-  /// Sample from the most likely tokens that together have this probability.
+  /// Sample from the most likely tokens whose probabilities add up to this
+  /// value.
   double top_p = 1.0;
   /// Tokens that end a sequence. Default: those in the folder
-  /// (`generation_config.json`, else `config.json`); empty for none.
+  /// (`generation_config.json`, or else `config.json`). An empty list means
+  /// that no token ends a sequence.
   std::optional<std::vector<int64_t>> eos_token_ids = {};
-  /// Fills a batch after the end of a sequence. Default: the folder's, else the
-  /// first of `eos_token_ids`.
+  /// The token that pads a batch after the end of a sequence. Default: that of
+  /// the folder, or else the first of `eos_token_ids`.
   std::optional<int64_t> pad_token_id = {};
-  /// Torch's default generator if not set.
+  /// The random generator. Default: torch's default generator.
   std::optional<at::Generator> generator = {};
   /// Cache keys and values of earlier tokens instead of recomputing them.
   bool use_cache = true;
@@ -183,17 +187,17 @@ struct GenerateOptions {
 /// A language model that generates text.
 class ACCELERATE_API CausalLanguageModel : public PretrainedModel {
  public:
-  /// The prompt (B x T) followed by up to `max_new_tokens` tokens, as in
-  /// transformers' `generate`; sequences that end early are filled with
-  /// `pad_token_id`. Pad prompts of different lengths on the left, with an
-  /// `attention_mask` (by default derived from the padding token, if that
-  /// differs from the end tokens). Uses the model's mode: call `eval()` first.
-  /// Throws `UsageError` for padding on the right, options out of range, and
-  /// more tokens than positions.
+  /// Returns the prompt (B x T) followed by up to `max_new_tokens` tokens, like
+  /// transformers' `generate`. Sequences that end early are padded with
+  /// `pad_token_id`. Pad prompts of different lengths on the left and pass an
+  /// `attention_mask`. By default, the mask is derived from the padding token,
+  /// if that differs from the end tokens. The model's mode is not changed, so
+  /// call `eval()` first. Throws `UsageError` if the padding is on the right,
+  /// if options are out of range, or if there are more tokens than positions.
   ///
   /// If parameters are sharded (`ShardStage::kParameters`), call it on all
-  /// ranks. Prompts, options and numbers of tokens may differ: a rank that has
-  /// finished keeps computing until all have.
+  /// ranks. Prompts, options and numbers of tokens may differ. A rank that has
+  /// finished keeps computing until all ranks have finished.
   at::Tensor generate(
       const ModelInputs& prompt,
       const GenerateOptions& options = {});
@@ -209,31 +213,33 @@ class ACCELERATE_API CausalLanguageModel : public PretrainedModel {
  private:
   friend struct ModelLoader;
   friend class Generation;
-  /// Logits (B x V) of the token after `inputs`; `cache` may be null.
+  /// Returns the logits (B x V) of the token after `inputs`. `cache` may be
+  /// null.
   virtual at::Tensor next_logits(
       const ModelInputs& inputs,
       class KeyValueCache* cache) = 0;
   virtual int64_t num_layers() const = 0;
-  /// The maximum number of tokens; empty if it is not limited.
+  /// The maximum number of tokens. Empty if it is not limited.
   virtual std::optional<int64_t> max_tokens() const = 0;
 
-  /// The text of `generation_config.json`; empty if there is none.
+  /// The text of `generation_config.json`. Empty if there is no such file.
   std::string generation_config_;
 };
 
-/// The bare model: hidden states, no head.
+/// The bare model, which returns hidden states and has no head.
 class ACCELERATE_API AutoModel {
  public:
   /// Reads a folder with `config.json` and `model.safetensors` (or shards and
-  /// `model.safetensors.index.json`). Names in old files and of models with and
-  /// without a head are matched as in transformers; see `load_report`. Throws
-  /// `ConfigError` for a folder that is incomplete or does not match, naming
-  /// the file and what to do, and what `safetensors::Checkpoint` throws.
+  /// `model.safetensors.index.json`). Names in old files, and names of models
+  /// with and without a head, are matched as in transformers (see
+  /// `load_report`). Throws a `ConfigError` if the folder is incomplete or does
+  /// not match. The message names the file and says what to do. Also throws the
+  /// same errors as `safetensors::Checkpoint`.
   static std::shared_ptr<PretrainedModel> from_pretrained(
       const std::filesystem::path& folder,
       const PretrainedOptions& options = {});
-  /// Initialises new weights by the configuration's rules with torch's default
-  /// generator. In training mode.
+  /// Initialises new weights according to the configuration, with torch's
+  /// default generator. The model is in training mode.
   static std::shared_ptr<PretrainedModel> from_config(
       const ModelConfig& config,
       const PretrainedOptions& options = {});

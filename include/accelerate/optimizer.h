@@ -16,10 +16,10 @@ class OptimizerStep;
 
 /// What `prepare` returns for a `torch::optim` optimizer. It steps on the
 /// gradients that the engine provides, and skips steps during gradient
-/// accumulation and after an overflow. Borrows the optimizer, which must
-/// outlive it. Converts to `torch::optim::Optimizer&`, so that torch's
-/// schedulers accept it; their state cannot be saved, and `save_state` warns
-/// about them. Copies share everything.
+/// accumulation and after an overflow. It refers to the original optimizer,
+/// which must outlive it. It converts to `torch::optim::Optimizer&`, so that
+/// torch's schedulers accept it. The state of these schedulers cannot be saved,
+/// and `save_state` warns about them. Copies share everything.
 class ACCELERATE_API PreparedOptimizer {
  public:
   PreparedOptimizer(
@@ -27,10 +27,10 @@ class ACCELERATE_API PreparedOptimizer {
       std::shared_ptr<OptimizerStep> step);
 
   /// Updates the parameters. Does nothing during gradient accumulation, or if
-  /// fp16 gradients of any rank are not finite. Throws `UsageError` if no
+  /// the fp16 gradients of any rank are not finite. Throws `UsageError` if no
   /// parameter has a gradient because `backward` was not called.
   void step();
-  /// Whether the latest `step` updated the parameters; false again once a
+  /// Whether the latest `step` updated the parameters. Becomes false when a
   /// micro-batch starts that only accumulates gradients.
   bool did_step() const;
   /// Whether the latest `step` was skipped because of an overflow.
@@ -48,8 +48,8 @@ class ACCELERATE_API PreparedOptimizer {
   std::shared_ptr<OptimizerStep> step_;
 };
 
-/// Does not compile: torch's archives store state by position, and other
-/// engines and groups do not preserve positions.
+/// Does not compile, because torch's archives store state by position, and
+/// positions differ between engines and parameter groups.
 template <std::same_as<PreparedOptimizer> Prepared>
 torch::serialize::OutputArchive& operator<<(
     torch::serialize::OutputArchive& archive,

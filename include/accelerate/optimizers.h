@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Optimizers on fused operators, and those that LibTorch lacks.
+// Optimizers that use fused operators, and optimizers that LibTorch does not
+// have.
 //
 // They are `torch::optim::Optimizer`s, so `prepare` and schedulers accept them
-// like any other. Names, defaults and arithmetic are those of Python's
-// torch.optim (Lion: lion-pytorch).
+// like any other optimizer. Names, defaults and arithmetic are those of
+// Python's torch.optim, or of lion-pytorch for Lion.
 //
 //     accelerate::optim::AdamW optimizer(
 //         model->parameters(), {.lr = 3e-5, .weight_decay = 0.01});
 //
-// Parameters without a gradient are not changed; a sparse gradient is an error.
-// State is created at a parameter's first step, on its device. To save it, see
-// optimizer_state.h (`torch::save` of these optimizers throws).
+// Parameters without a gradient are not changed. A sparse gradient is an error.
+// The state of a parameter is created in its first step, on its device. To save
+// it, see optimizer_state.h (`torch::save` throws for these optimizers).
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -30,7 +31,7 @@
 
 namespace accelerate::optim {
 
-/// Like `torch.optim.AdamW(fused=True)`: decoupled weight decay.
+/// Like `torch.optim.AdamW(fused=True)`, with decoupled weight decay.
 struct ACCELERATE_API AdamWOptions {
   static constexpr const char* kName = "AdamW";
   double lr = 1e-3;
@@ -41,7 +42,8 @@ struct ACCELERATE_API AdamWOptions {
   bool maximize = false;
 };
 
-/// Like `torch.optim.Adam(fused=True)`: weight decay is added to the gradient.
+/// Like `torch.optim.Adam(fused=True)`, which adds weight decay to the
+/// gradient.
 struct ACCELERATE_API AdamOptions {
   static constexpr const char* kName = "Adam";
   double lr = 1e-3;
@@ -64,14 +66,14 @@ struct ACCELERATE_API SGDOptions {
   bool maximize = false;
 };
 
-/// Like `torch.optim.Adafactor`: state per row and per column instead of per
-/// weight.
+/// Like `torch.optim.Adafactor`, whose state is per row and per column instead
+/// of per weight.
 struct ACCELERATE_API AdafactorOptions {
   static constexpr const char* kName = "Adafactor";
-  /// The maximum relative step size; also scales weight decay.
+  /// The maximum relative step size. It also scales weight decay.
   double lr = 1e-2;
   double beta2_decay = -0.8;
-  /// Torch's `eps[0]`; default: the machine epsilon of the parameter's dtype.
+  /// Torch's `eps[0]`. Default: the machine epsilon of the parameter's dtype.
   std::optional<double> eps1 = {};
   double eps2 = 1e-3;
   /// Updates with a larger root mean square are scaled down to it.
@@ -80,7 +82,7 @@ struct ACCELERATE_API AdafactorOptions {
   bool maximize = false;
 };
 
-/// Like `lion_pytorch.Lion`: updates by sign only.
+/// Like `lion_pytorch.Lion`, whose updates depend only on signs.
 struct ACCELERATE_API LionOptions {
   static constexpr const char* kName = "Lion";
   double lr = 1e-4;
@@ -92,8 +94,9 @@ struct ACCELERATE_API LionOptions {
 
 enum class MuonAdjustLr { kOriginal, kMatchRmsAdamW };
 
-/// Like `torch.optim.Muon`: orthogonalised updates, for matrices only. Train
-/// biases, norms and embeddings with a separate AdamW (`split_groups`).
+/// Like `torch.optim.Muon`, whose updates are orthogonalised matrices. It
+/// trains only matrices. Train biases, norms and embeddings with a separate
+/// AdamW (`split_groups`).
 struct ACCELERATE_API MuonOptions {
   static constexpr const char* kName = "Muon";
   double lr = 1e-3;
@@ -106,7 +109,8 @@ struct ACCELERATE_API MuonOptions {
   MuonAdjustLr adjust_lr = MuonAdjustLr::kOriginal;
 };
 
-/// A group's options as torch sees them. Schedulers set `lr` through it.
+/// The options of a group as torch sees them. Schedulers set `lr` through this
+/// class.
 template <class Options>
 class GroupOptions : public torch::optim::OptimizerOptions {
  public:
@@ -120,13 +124,13 @@ class GroupOptions : public torch::optim::OptimizerOptions {
   Options values;
 };
 
-/// Common base of these optimizers. `State` is stored per parameter.
+/// The common base class of these optimizers. `State` is stored per parameter.
 template <class Options, class State>
 class ACCELERATE_API OptimizerOf : public torch::optim::Optimizer,
                                    public SavableOptimizer,
                                    public TakesStepScalars {
  public:
-  /// Throw `UsageError` if an option is out of range.
+  /// The constructors throw `UsageError` if an option is out of range.
   explicit OptimizerOf(
       std::vector<at::Tensor> parameters,
       Options options = {});
@@ -137,12 +141,12 @@ class ACCELERATE_API OptimizerOf : public torch::optim::Optimizer,
   /// Calls `closure`, if given, with gradients enabled, and returns its result.
   at::Tensor step(LossClosure closure = nullptr) override;
 
-  /// The options of one group; changes apply from the next step.
+  /// The options of one group. Changes apply from the next step.
   Options& options(size_t group = 0);
   const Options& options(size_t group = 0) const;
   void add_group(const ParameterGroup& group);
   /// Adds a group, which keeps its options. Since torch 2.12, torch's own
-  /// function replaces options of an unknown type by the defaults.
+  /// function replaces options of an unknown type with the defaults.
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
 
   std::string kind() const override;
@@ -157,11 +161,12 @@ class ACCELERATE_API OptimizerOf : public torch::optim::Optimizer,
   void give_scalars(StepScalars scalars) override;
 
  protected:
-  /// Steps parameters with a dense gradient, all of one device and dtype.
+  /// Updates parameters with dense gradients, all with the same device and
+  /// dtype.
   virtual void update(
       const Options& options,
       const std::vector<at::Tensor>& parameters) = 0;
-  /// The overflow flag of the current step on the device; undefined if the host
+  /// The overflow flag of the current step on the device. Undefined if the host
   /// handles it.
   const at::Tensor& found_inf() const { return scalars_.found_inf; }
   at::Tensor learning_rate() const;
@@ -169,7 +174,7 @@ class ACCELERATE_API OptimizerOf : public torch::optim::Optimizer,
   const std::vector<const ReducedCopies*>& copies() const {
     return scalars_.copies;
   }
-  /// The state of `parameter`, created empty on first use.
+  /// The state of `parameter`. On first use, an empty state is created.
   State& state_of(const at::Tensor& parameter);
 
  private:
@@ -216,7 +221,7 @@ class ACCELERATE_API Adam : public AdamOf<AdamOptions> {
 class ACCELERATE_API SGD : public OptimizerOf<SGDOptions, MomentumState> {
  public:
   using OptimizerOf::OptimizerOf;
-  /// False with dampening: only the host knows which step is the first.
+  /// False with dampening, because only the host knows which step is the first.
   bool takes_scalars() const override;
 
  protected:
@@ -232,7 +237,7 @@ class ACCELERATE_API Adafactor
   void update(const AdafactorOptions&, const std::vector<at::Tensor>&) override;
 };
 
-/// Needs memory for one more copy of the weights during a step.
+/// Needs memory for an additional copy of the weights during a step.
 class ACCELERATE_API Lion : public OptimizerOf<LionOptions, LionState> {
  public:
   using OptimizerOf::OptimizerOf;
@@ -243,7 +248,7 @@ class ACCELERATE_API Lion : public OptimizerOf<LionOptions, LionState> {
 
 class ACCELERATE_API Muon : public OptimizerOf<MuonOptions, MomentumState> {
  public:
-  /// Throw `UsageError` if a parameter is not a matrix.
+  /// The constructors throw `UsageError` if a parameter is not a matrix.
   explicit Muon(std::vector<at::Tensor> parameters, MuonOptions options = {});
   explicit Muon(
       const std::vector<ParameterGroup>& groups,

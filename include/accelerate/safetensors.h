@@ -3,7 +3,7 @@
 //
 // A file consists of 8 bytes (the length of the header), a JSON header (name,
 // dtype, shape and offsets of every tensor), and the data. Reading maps the
-// file and copies nothing; writing produces the same bytes as the Python
+// file and copies nothing. Writing produces the same bytes as the Python
 // package `safetensors`. For folders with several files, see
 // accelerate/files/safetensors_index.h.
 //
@@ -33,7 +33,7 @@ namespace accelerate::safetensors {
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 
 /// The element types of the format, in the order in which the format sorts them
-/// (by alignment). Data is little endian, row-major.
+/// (by alignment). Data is little-endian and row-major.
 enum class Dtype : std::uint8_t {
   kBool,
   kF4,     // Two to a byte.
@@ -61,19 +61,19 @@ enum class Dtype : std::uint8_t {
 
 inline constexpr int kNumDtypes = 22;
 
-/// The name in files: "F32", "F8_E4M3", ...
+/// Returns the name in files: "F32", "F8_E4M3", ...
 ACCELERATE_API std::string_view dtype_name(Dtype dtype);
-/// The element type with this name; empty if unknown.
+/// Returns the element type with this name. Empty if the name is unknown.
 ACCELERATE_API std::optional<Dtype> try_parse_dtype(std::string_view name);
-/// Bits per element: 4, 6, 8, 16, 32 or 64.
+/// Returns the number of bits per element: 4, 6, 8, 16, 32 or 64.
 ACCELERATE_API int dtype_bits(Dtype dtype);
 
-/// A named tensor that does not own its bytes: they belong to a mapped file
+/// A named tensor that does not own its bytes. They belong to a mapped file
 /// when reading, and to the caller when writing.
 ///
-/// `shape` counts elements, even for types smaller than a byte (torch's packed
-/// `float4_e2m1fn_x2` of shape {2, 3} is F4 of shape {2, 6} here). Empty for a
-/// scalar.
+/// `shape` counts elements, even for types smaller than a byte. (torch's packed
+/// `float4_e2m1fn_x2` of shape {2, 3} is F4 of shape {2, 6} here.) It is empty
+/// for a scalar.
 struct ACCELERATE_API TensorView {
   std::string name = {};
   Dtype dtype = Dtype::kF32;
@@ -87,30 +87,31 @@ struct ACCELERATE_API TensorView {
 /// Strings in the header, such as {"format", "pt"}.
 using Metadata = std::map<std::string, std::string>;
 
-/// A parsed file in memory: views into its bytes, in order of offset.
+/// A parsed file in memory. Its tensors are views into the bytes, in order of
+/// offset.
 struct Contents {
   Metadata metadata = {};
   std::vector<TensorView> tensors = {};
 };
 
-/// Parses the bytes of a whole file. Checks, in this order and each before
-/// relying on it: length, size limit, UTF-8, JSON, names, dtypes, and for every
-/// tensor its offsets, shape and size; then that tensors cover the file up to
-/// the last byte. Throws the matching subclass of `SafetensorsError`, whose
-/// message contains `source` as the name of the file.
+/// Parses the bytes of a whole file. Checks, in this order, the length, the
+/// size limit, UTF-8, JSON, names, dtypes, and the offsets, shape and size of
+/// every tensor. Nothing is used before it is checked. Finally, checks that the
+/// tensors cover the file up to the last byte. Throws the matching subclass of
+/// `SafetensorsError`, whose message contains `source` as the name of the file.
 ///
-/// Duplicate names are rejected, as the format requires; the Rust library keeps
-/// one of the two. Unknown fields of a tensor are ignored.
+/// Duplicate names are rejected, as the format requires. (The Rust library
+/// keeps one of the two.) Unknown fields of a tensor are ignored.
 ACCELERATE_API Contents
 parse(std::span<const std::byte> bytes, const std::string& source);
 
-/// A mapped file. Copies share the mapping, which lives as long as the last of
-/// them; views stay valid until then. Safe to read from several threads.
+/// A mapped file. Copies share the mapping, which exists as long as any copy.
+/// Views are valid until then. Several threads may read it.
 ///
-/// Opening reads only the header; data is read from disk when it is accessed.
-/// The file must not be truncated in the meantime: the system kills a process
-/// that accesses missing bytes (SIGBUS). `write_file` replaces files instead,
-/// so an existing mapping keeps the old bytes.
+/// Opening a file reads only the header. Data is read from disk when it is
+/// accessed. The file must not be truncated in the meantime: the system kills a
+/// process that accesses missing bytes (SIGBUS). `write_file` replaces files
+/// instead, so an existing mapping keeps the old bytes.
 class ACCELERATE_API File {
  public:
   /// Throws `SystemError` if the file cannot be read, and what `parse` throws.
@@ -120,10 +121,11 @@ class ACCELERATE_API File {
   /// The whole mapped file.
   std::span<const std::byte> bytes() const;
   const Metadata& metadata() const;
-  /// All tensors, in the order of their bytes.
+  /// All tensors, in the order in which the file stores their data.
   const std::vector<TensorView>& tensors() const;
   bool contains(const std::string& name) const;
-  /// Throws `TensorNotFoundError` naming the file and a few names in it.
+  /// Throws a `TensorNotFoundError` that names the file and a few tensors in
+  /// it.
   const TensorView& tensor(const std::string& name) const;
 
  private:
@@ -132,31 +134,34 @@ class ACCELERATE_API File {
 };
 
 struct WriteOptions {
-  /// Written in the order of the keys; omitted if empty.
+  /// Strings to write to the header, in the order of their keys. Omitted if
+  /// empty.
   Metadata metadata = {};
-  /// Whether the bytes are on disk, not just in the system's cache, when the
-  /// call returns (fsync of the file and its folder). Without it, a power
-  /// failure (but not a crash of the program) can lose the file.
+  /// Whether the bytes are on disk, not only in the system's cache, when the
+  /// call returns (fsync of the file and its folder). If false, a power failure
+  /// (but not a crash of the program) can lose the file.
   bool sync = true;
-  /// Called with each piece of the file in order as it is written, for example
-  /// to compute a checksum.
+  /// Called with each piece of the file, in order, while it is written, for
+  /// example to compute a checksum.
   std::function<void(std::span<const std::byte> piece)> written = {};
 };
 
 /// Writes a file with the same bytes as `safetensors.serialize_file` for the
-/// same content: sorted by dtype (widest first), then by name; header padded
-/// with spaces to 8 bytes. (With two or more metadata keys the Rust library
-/// uses an arbitrary order; here they are sorted.)
+/// same content. Tensors are sorted by dtype (widest first), then by name. The
+/// header is padded with spaces to a multiple of 8 bytes. (If there are several
+/// metadata keys, the Rust library writes them in an arbitrary order. Here,
+/// they are sorted.)
 ///
-/// Atomic: the bytes go to a temporary file in the same folder, which is then
-/// renamed to `path`. If anything fails, an existing file is unchanged and the
-/// temporary one is removed; only a crash can leave it behind (".NAME.*.tmp").
+/// The operation is atomic: the bytes are written to a temporary file in the
+/// same folder, which is then renamed to `path`. If anything fails, an existing
+/// file is unchanged and the temporary file is removed. Only a crash can leave
+/// the temporary file behind (".NAME.*.tmp").
 ///
-/// Throws `SystemError` (full disk, folder not writable), `DuplicateNameError`,
-/// `SizeMismatchError` if data does not match shape and dtype,
-/// `ShapeOverflowError`, `MisalignedTensorError`, `InvalidUtf8Error`,
-/// `HeaderTooLargeError`, and `UsageError` for a negative dimension or a tensor
-/// named "__metadata__".
+/// Throws `SystemError` (for example if the disk is full or the folder is not
+/// writable), `DuplicateNameError`, `SizeMismatchError` if data does not match
+/// the shape and dtype, `ShapeOverflowError`, `MisalignedTensorError`,
+/// `InvalidUtf8Error`, `HeaderTooLargeError`, and `UsageError` for a negative
+/// dimension or a tensor named "__metadata__".
 ///
 ///     using namespace accelerate;
 ///     std::vector<float> values(6);

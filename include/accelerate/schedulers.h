@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Learning rate schedules: those of transformers by name, and those of torch.
+// The learning rate schedules of transformers, by name, and those of torch.
 //
 //     auto scheduler = accelerate::get_scheduler(
 //         "linear",
@@ -8,8 +8,8 @@
 //     accelerate::Scheduler other(
 //         optimizer, accelerate::StepLR{.step_size = 30});
 //
-// A schedule (`StepLR{...}`) is a plain value; a `Scheduler` runs one on an
-// optimizer. All values are computed as in transformers and torch.
+// A schedule (`StepLR{...}`) is a plain value. A `Scheduler` runs a schedule on
+// an optimizer. All values are computed as in transformers and torch.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -62,11 +62,11 @@ class ACCELERATE_API Schedule {
   Maker make_;
 };
 
-/// The initial rate times a function of the number of steps.
+/// Multiplies the initial rate by a function of the number of steps.
 struct LambdaLR {
   using Factor = std::function<double(int64_t step)>;
   Factor factor = {};
-  /// One per group; replaces `factor`.
+  /// One factor per group. If set, `factor` is not used.
   std::vector<Factor> factors = {};
 };
 
@@ -87,15 +87,15 @@ struct ExponentialLR {
   double gamma = 0;
 };
 
-/// Up from `max_lr / div_factor` to `max_lr`, then down to `max_lr / div_factor
-/// / final_div_factor`. The momentum, or the first beta, is cycled inversely.
-/// Stepping beyond `total_steps` throws.
+/// Increases the rate from `max_lr / div_factor` to `max_lr`, then decreases it
+/// to `max_lr / div_factor / final_div_factor`. The momentum, or the first
+/// beta, is cycled inversely. Stepping beyond `total_steps` throws.
 struct OneCycleLR {
-  /// One for all groups, or one per group.
+  /// One rate for all groups, or one rate per group.
   std::vector<double> max_lr = {};
   int64_t total_steps = 0;
   double pct_start = 0.3;
-  /// "cos" or "linear".
+  /// Either "cos" or "linear".
   std::string anneal_strategy = "cos";
   /// Requires an optimizer with `momentum` or `betas` whose state can be read
   /// (see optimizer_state.h).
@@ -108,14 +108,15 @@ struct OneCycleLR {
 };
 
 /// Multiplies the rate by `factor` if a metric has not improved for more than
-/// `patience` steps. Driven by `step(metric)`.
+/// `patience` steps. Call `step(metric)`.
 struct ReduceLROnPlateau {
-  /// "min": lower is better; "max".
+  /// "min" if lower is better, or "max" if higher is better.
   std::string mode = "min";
   double factor = 0.1;
   int64_t patience = 10;
   double threshold = 1e-4;
-  /// "rel": the best value times (1 -+ threshold) must be passed; "abs".
+  /// With "rel", an improvement must pass the best value times (1 -+
+  /// threshold). With "abs", it must pass the best value -+ threshold.
   std::string threshold_mode = "rel";
   int64_t cooldown = 0;
   double min_lr = 0;
@@ -123,8 +124,8 @@ struct ReduceLROnPlateau {
   double eps = 1e-8;
 };
 
-/// transformers' GreedyLR: divides the rate by `factor` while a metric
-/// improves, and multiplies it by `factor` while it does not. Driven by
+/// transformers' GreedyLR, which divides the rate by `factor` while a metric
+/// improves, and multiplies it by `factor` while it does not. Call
 /// `step(metric)`.
 struct GreedyLR {
   std::string mode = "min";
@@ -149,14 +150,14 @@ struct ChainedScheduler {
   std::vector<Schedule> schedules = {};
 };
 
-/// Runs the first schedule until the first milestone. From there the next one
-/// starts from the initial rates, and so on (torch's SequentialLR).
+/// Runs the first schedule until the first milestone, then starts the next
+/// schedule from the initial rates, and so on (torch's SequentialLR).
 struct SequentialLR {
   std::vector<Schedule> schedules = {};
   std::vector<int64_t> milestones = {};
 };
 
-/// The optimizer to schedule, prepared or not. Null pointers throw.
+/// The optimizer to schedule. It may be prepared. Null pointers throw.
 class ACCELERATE_API OptimizerToSchedule {
  public:
   OptimizerToSchedule(torch::optim::Optimizer& optimizer);
@@ -171,9 +172,9 @@ class ACCELERATE_API OptimizerToSchedule {
   std::optional<PreparedOptimizer> prepared_;
 };
 
-/// Runs a schedule on an optimizer, which must outlive it. The constructor
-/// takes the current rates as the initial ones and sets those of step 0. Copies
-/// share everything.
+/// Runs a schedule on an optimizer, which must outlive the scheduler. The
+/// constructor uses the current rates as the initial rates and sets the rates
+/// of step 0. Copies share everything.
 ///
 /// With a prepared optimizer, `step` does nothing unless the latest
 /// `optimizer.step()` updated the weights. It therefore does nothing during
@@ -188,21 +189,21 @@ class ACCELERATE_API Scheduler {
   /// Call it after `optimizer.step()`.
   void step();
   /// Call this for ReduceLROnPlateau and GreedyLR, which require a metric.
-  /// Other schedules take none.
+  /// Other schedules do not take a metric.
   void step(double metric);
   /// The latest rates, one per group.
   const std::vector<double>& last_lr() const;
 
-  /// The position and everything accumulated; loading also sets the optimizer's
-  /// rates. The schedule itself is not included: create the same one before
-  /// loading.
+  /// The position and all accumulated values. Loading also sets the optimizer's
+  /// rates. The schedule itself is not included, so create the same schedule
+  /// before loading.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& state);
-  /// The same state, for a `StateRegistry`; lives as long as this scheduler or
-  /// a copy of it.
+  /// The same state, for a `StateRegistry`. It is valid as long as this
+  /// scheduler or a copy of it exists.
   std::shared_ptr<Stateful> stateful() const;
 
-  /// Called by `Accelerator::prepare`: from now on, this scheduler and its
+  /// Called by `Accelerator::prepare`. From then on, this scheduler and its
   /// copies follow the prepared optimizer.
   void prepare(
       std::shared_ptr<const PreparedOptimizers> prepared,
@@ -218,20 +219,20 @@ class ACCELERATE_API Scheduler {
 /// and defaults to 0.
 struct ACCELERATE_API SchedulerOptions {
   int64_t num_warmup_steps = 0;
-  /// Required by linear, cosine*, polynomial, and by warmup_stable_decay
-  /// without `num_stable_steps`.
+  /// Required by linear, cosine*, polynomial, and warmup_stable_decay without
+  /// `num_stable_steps`.
   std::optional<int64_t> num_training_steps = {};
-  /// Cosine: number of waves, default 0.5. cosine_with_restarts: number of
-  /// restarts, default 1.
+  /// For cosine, the number of waves (default: 0.5). For cosine_with_restarts,
+  /// the number of restarts (default: 1).
   std::optional<double> num_cycles = {};
   /// For polynomial.
   double lr_end = 1e-7;
   double power = 1;
-  /// For inverse_sqrt; default: `num_warmup_steps`, or 10,000 without a
+  /// For inverse_sqrt. Default: `num_warmup_steps`, or 10,000 without a
   /// warm-up.
   std::optional<int64_t> timescale = {};
-  /// For the two cosine schedules with a minimum: the minimum as a rate, or as
-  /// a fraction of the initial rate. Set one of them.
+  /// The minimum of the two cosine schedules with a minimum, as a rate or as a
+  /// fraction of the initial rate. Set one of them.
   std::optional<double> min_lr = {};
   std::optional<double> min_lr_rate = {};
   /// For cosine_warmup_with_min_lr.
@@ -249,10 +250,10 @@ struct ACCELERATE_API SchedulerOptions {
   GreedyLR greedy = {};
 };
 
-/// A schedule of transformers: linear, cosine, cosine_with_restarts,
+/// Returns a schedule of transformers: linear, cosine, cosine_with_restarts,
 /// polynomial, constant, constant_with_warmup, inverse_sqrt,
 /// reduce_lr_on_plateau, cosine_with_min_lr, cosine_warmup_with_min_lr,
-/// warmup_stable_decay, greedy. Throws `UsageError` if the name is unknown, a
+/// warmup_stable_decay or greedy. Throws `UsageError` if the name is unknown, a
 /// required number is missing, or a number is negative.
 ACCELERATE_API Schedule
 named_schedule(const std::string& name, const SchedulerOptions& options = {});

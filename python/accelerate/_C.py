@@ -18,7 +18,7 @@ _FOLDERS = [os.path.join(path, "_engines") for path in _PACKAGE.__path__]
 
 
 def _engine_of(release: str) -> importlib.machinery.ModuleSpec | None:
-    """The engine of a torch release ("2.15"), for this Python version."""
+    """Returns the engine for a torch release ("2.15") and this Python version."""
     name = "torch_" + release.replace(".", "_")
     paths = [os.path.join(folder, name) for folder in _FOLDERS]
     return importlib.machinery.PathFinder.find_spec(__name__, paths)

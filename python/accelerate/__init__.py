@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face Accelerate's names on one C++ engine. Start with `Accelerator`; the guide is
-docs/guide_python.md.
+"""Hugging Face Accelerate's API on a C++ engine. Start with `Accelerator` and docs/guide_python.md.
 
 Names are imported on first use, so `import accelerate` costs next to nothing.
 """

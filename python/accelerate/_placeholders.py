@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every name of Hugging Face Accelerate can be imported. An unsupported name is a placeholder that
+"""Makes every name of Hugging Face Accelerate importable. An unsupported name is a placeholder that
 raises an error with an explanation when it is used (docs/guide_python.md).
 
 The table `_original_names.txt` lists the names. Three components read it:
 
 - `placeholders_for(__name__)` is the `__getattr__` of a module. It imports re-exported names from
   the module that defines them, and creates placeholders for undefined names.
-- The finder creates modules of the table that have no file. It is the last in `sys.meta_path`, so a
-  module's file replaces its placeholders.
+- The finder creates the modules in the table that have no file. It is last in `sys.meta_path`, so a
+  module's file takes precedence over its placeholders.
 - `Placeholder` is the type of a placeholder.
 """
 
@@ -31,7 +31,8 @@ class NotThereYet(NotImplementedError, AttributeError):
 
 
 class _Names:
-    """The names of one module: its own by kind, and where re-exported ones are defined."""
+    """The names of one module: its own names by kind, and the modules that define re-exported
+    names."""
 
     def __init__(self) -> None:
         self.own: dict[str, str] = {}
@@ -57,15 +58,15 @@ def _table() -> dict[str, _Names]:
 
 
 def names_of(module: str) -> list[str]:
-    """The names that the original's module of this name exports, sorted."""
+    """Returns the sorted names that the original's module of this name exports."""
     names = _table()[module]
     return sorted([*names.own, *names.passed_on])
 
 
 def placeholders_for(module: str) -> Callable[[str], Any]:
-    """The `__getattr__` of the module of this name. The last line of each module of the package is
-    `__getattr__ = placeholders_for(__name__)`. A name that neither the module nor the original has
-    raises AttributeError as usual.
+    """Returns the `__getattr__` of the module of this name. The last line of each module of the
+    package is `__getattr__ = placeholders_for(__name__)`. A name that neither the module nor the
+    original has raises AttributeError as usual.
     """
 
     def __getattr__(name: str) -> Any:
@@ -122,14 +123,15 @@ def _refuse(where: str) -> NoReturn:
 
 
 def is_placeholder(value: Any) -> bool:
-    """Whether a value is a placeholder for something unsupported."""
+    """Whether a value is a placeholder for an unsupported name."""
     return isinstance(value, Placeholder) or (
         isinstance(value, type) and vars(value).get("_is_placeholder", False)
     )
 
 
 def _placeholder_error(module: str, name: str, base: type) -> type:
-    """A real class, because `except` and warning filters require one. It is never raised."""
+    """Returns a real class, because `except` and warning filters require one. It is never
+    raised."""
     where = f"{module}.{name}"
 
     def refuse_call(cls: type, *args: Any, **kwargs: Any) -> NoReturn:
@@ -233,7 +235,7 @@ def _load(module: str, name: str) -> Any:
 
 
 class _PlaceholderLoader:
-    """Fills a module without a file: all its names come from the table."""
+    """Fills a module without a file. All its names come from the table."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
         return None
@@ -252,7 +254,7 @@ class _PlaceholderLoader:
 
 
 class _PlaceholderFinder:
-    """Finds the modules of the table; called only if no file was found."""
+    """Finds the modules in the table. It is called only if no file was found."""
 
     @staticmethod
     def find_spec(
@@ -265,6 +267,6 @@ class _PlaceholderFinder:
 
 
 def install_finder() -> None:
-    """Lets modules without a file be imported. Idempotent."""
+    """Makes modules without a file importable. Idempotent."""
     if _PlaceholderFinder not in sys.meta_path:
         sys.meta_path.append(_PlaceholderFinder)

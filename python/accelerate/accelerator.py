@@ -290,12 +290,12 @@ class Accelerator(Configuration, Processes):
         self._run.set_trigger()
 
     def check_trigger(self) -> bool:
-        """Whether any process has set the flag since the last check. All processes must call
-        this."""
+        """Whether any process has set the flag since the last check. All processes must call this
+        method."""
         return self._run.check_trigger()
 
     def end_training(self) -> None:
-        """Finishes the trackers and leaves the group. Later collectives raise an error. Finally
+        """Finishes the trackers and leaves the group. Later collectives raise an error. At the end,
         raises the error of a failed save, like `wait_for_save`."""
         with ExitStack() as last_first:
             last_first.callback(self.state.destroy_process_group)
@@ -311,12 +311,12 @@ class Accelerator(Configuration, Processes):
         self, *args: Any, device_placement: list[bool] | None = None, fuse: bool = False
     ) -> Any:
         """Prepares models, optimizers, schedulers and data loaders, in any order. Returns a tuple
-        in the same order, or the object itself if there is only one. Other objects are returned
-        unchanged. Preparing an object twice has no effect. Process 0's weights are broadcast to all
-        processes.
+        in the same order, or the object itself if there is only one. Objects of other types are
+        returned unchanged. Preparing an object twice has no effect. Process 0's weights are
+        broadcast to all processes.
 
-        `fuse` replaces operators in transformers models by operators of `accelerate.kernels`, with
-        the same results up to rounding. See docs/guide_python.md."""
+        `fuse` replaces operators in transformers models with operators of `accelerate.kernels`,
+        with the same results up to rounding. See docs/guide_python.md."""
         if device_placement is None:
             placements: list[bool | None] = [None] * len(args)
         elif len(device_placement) == len(args):
@@ -388,8 +388,8 @@ class Accelerator(Configuration, Processes):
         evaluation_mode: bool = False,
     ) -> torch.nn.Module:
         """Moves the module to its device and synchronises its gradients over processes, unless
-        `evaluation_mode` is set. The result keeps class, attributes and names; `unwrap_model`
-        returns the original module."""
+        `evaluation_mode` is set. The result has the same class, attributes and names.
+        `unwrap_model` returns the original module."""
         prepared = self._prepare_model(model, device_placement, evaluation_mode)
         self._run.wire()
         return prepared
@@ -498,8 +498,8 @@ class Accelerator(Configuration, Processes):
         return self._prepare_scheduler(scheduler, is_configured=False)
 
     def _prepare_scheduler(self, scheduler: Any, is_configured: bool) -> AcceleratedScheduler:
-        """`is_configured`: DeepSpeed's configuration names the scheduler, so the engine advances
-        it."""
+        """`is_configured` is whether DeepSpeed's configuration names the scheduler, so that the
+        engine advances it."""
         if isinstance(scheduler, AcceleratedScheduler):
             return scheduler
         for known in self._schedulers:
@@ -528,7 +528,7 @@ class Accelerator(Configuration, Processes):
         device_placement: bool | None = None,
         slice_fn_for_dispatch: Callable | None = None,
     ) -> torch.utils.data.DataLoader:
-        """Returns a loader of this process's share of the data. C++ determines the share."""
+        """Returns a loader for this process's share of the data. C++ determines the share."""
         # Imported when needed, because not every program prepares loaders.
         from accelerate.data_loader import prepare_data_loader
 
@@ -575,7 +575,7 @@ class Accelerator(Configuration, Processes):
             )
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
-        """A loader of the same data without its first batches."""
+        """Returns a loader for the same data without its first batches."""
         # Imported when needed, because not every program prepares loaders.
         from accelerate.data_loader import skip_first_batches
 
@@ -584,11 +584,12 @@ class Accelerator(Configuration, Processes):
     def unwrap_model(
         self, model: Any, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True
     ) -> Any:
-        """Returns the module that was prepared. Calls of this module do not communicate."""
+        """Returns the module that was passed to `prepare`. Calls of this module do not
+        communicate."""
         return extract_model_from_parallel(model, keep_fp32_wrapper, keep_torch_compile)
 
     def free_memory(self, *objects: Any) -> list[None]:
-        """Releases all prepared objects and empties caches. Assign the result to the names that
+        """Releases all prepared objects and empties caches. Assign the result to the variables that
         refer to the objects."""
         for kept in (
             self._models,
@@ -610,12 +611,13 @@ class Accelerator(Configuration, Processes):
     def backward(
         self, loss: torch.Tensor, *, weight: float | torch.Tensor | None = None, **kwargs: Any
     ) -> None:
-        """Use this instead of `loss.backward(**kwargs)`: averages the gradients of prepared models
-        over processes.
+        """Call this instead of `loss.backward(**kwargs)`. It also averages the gradients of
+        prepared models over processes.
 
         `weight` is the number of samples or tokens over which the loss is a mean. Micro-batches and
-        processes are weighted by it, so the update equals that of one big batch even if they differ
-        in size. Pass it for all losses of an update on all processes, or for none."""
+        processes are weighted by this number, so the update equals that of one large batch, even if
+        they differ in size. Pass it for all losses of an update on all processes, or for none of
+        them."""
         if "scale_wrt_gas" in kwargs and self.deepspeed_plugin is not None:
             # DeepSpeed's argument that says whether the loss is divided by the number of
             # micro-batches.
@@ -642,8 +644,8 @@ class Accelerator(Configuration, Processes):
     def capture(
         self, function: Callable, *, num_warmup: int = 3, max_graphs: int = 8
     ) -> CapturedStep:
-        """Turns a training step into CUDA graphs. Call the result instead of `function`, or use
-        this as a decorator. See docs/guide_training_step.md.
+        """Captures a training step as CUDA graphs. Call the result instead of `function`, or use
+        this method as a decorator. See docs/guide_training_step.md.
 
             @accelerator.capture
             def step(batch):
@@ -653,9 +655,9 @@ class Accelerator(Configuration, Processes):
                 optimizer.zero_grad()
                 return loss
 
-        For each shape of inputs, the first `num_warmup` calls run eagerly, the next one is
-        recorded, and every later one replays the recording. If a step cannot be recorded, one line
-        on stderr says why and `function` runs eagerly."""
+        For each shape of the inputs, the first `num_warmup` calls run eagerly, the next call is
+        recorded, and every later call replays the recording. If a step cannot be recorded,
+        `function` runs eagerly, and one line on stderr says why."""
         warmup = checked_argument("capture", "num_warmup", num_warmup, whole_number(0))
         graphs = checked_argument("capture", "max_graphs", max_graphs, whole_number(1))
         return CapturedStep(function, _C.StepCapture(self._run, warmup, graphs))
@@ -689,7 +691,7 @@ class Accelerator(Configuration, Processes):
         return scope
 
     def no_sync(self, model: Any) -> AbstractContextManager[None]:
-        """Gradients of the model stay local inside the block."""
+        """Inside the block, gradients of the model stay local."""
         return Scope(*(context.no_sync() for context in _contexts([model])))
 
     def join_uneven_inputs(
@@ -698,10 +700,10 @@ class Accelerator(Configuration, Processes):
         """Put this around a loop in which processes may have different numbers of batches, and pass
         the prepared models that the loop trains. Processes that have finished contribute zero
         gradients until all have finished, and then receive the weights of the others.
-        `even_batches` overrides whether loaders fill up the last batches during the block. If they
-        do, a model that cannot be joined (sharded, or with `static_graph`) trains like without the
-        block. Otherwise it raises, as does anything that is not a list of prepared models. On a
-        single process nothing is checked."""
+        `even_batches` overrides whether loaders complete the last batches during the block. If they
+        do, a model that cannot be joined (because it is sharded, or uses `static_graph`) trains as
+        it would without the block. Otherwise, such a model causes an error, as does anything that
+        is not a list of prepared models. On a single process, nothing is checked."""
         # Imported when needed, because few programs use it.
         from accelerate._run.uneven_inputs import join
 
@@ -709,7 +711,8 @@ class Accelerator(Configuration, Processes):
 
     @staticmethod
     def trigger_sync_in_backward(model: Any) -> AbstractContextManager[None]:
-        """Makes the next backward average gradients, even if the forward ran in `no_sync`."""
+        """Makes the next backward pass average gradients, even if the forward pass ran in
+        `no_sync`."""
         for context in _contexts([model]):
             context.sync_next_backward()
         return nullcontext()
@@ -726,9 +729,9 @@ class Accelerator(Configuration, Processes):
         self, parameters: Any, max_norm: float, norm_type: float = 2
     ) -> torch.Tensor:
         """Scales all gradients by the same factor so that their norm is at most `max_norm`, and
-        returns the previous norm. During gradient accumulation it changes nothing and returns NaN.
-        With a DeepSpeedPlugin this call only computes the norm. The optimizer's step then clips
-        with the limit of the configuration."""
+        returns the norm before clipping. During gradient accumulation, this method changes nothing
+        and returns NaN. With a DeepSpeedPlugin, it only computes the norm, and the optimizer's step
+        clips with the limit in the configuration."""
         if self.deepspeed_plugin is not None:
             max_norm = math.inf
         limit = _options.number("clip_grad_norm_", "max_norm", max_norm)
@@ -743,7 +746,7 @@ class Accelerator(Configuration, Processes):
             self._run.clip_grad_norm(parameters, float(limit), 2.0)
 
     def clip_grad_value_(self, parameters: Any, clip_value: float) -> None:
-        """Clamps each element of the gradients to `[-clip_value, clip_value]`. No effect during
+        """Clamps each element of the gradients to `[-clip_value, clip_value]`. Has no effect during
         gradient accumulation."""
         limit = _options.number("clip_grad_value_", "clip_value", clip_value)
         self._run.clip_grad_value(_listed("clip_grad_value_", parameters), limit)
@@ -766,19 +769,18 @@ class Accelerator(Configuration, Processes):
     # --- collectives ------------------------------------------------------------------------
 
     def gather(self, tensor: Any) -> Any:
-        """The tensors of all processes, concatenated along the first dimension in the order of
-        processes."""
+        """Concatenates the tensors of all processes along the first dimension, in process order."""
         return operations.gather(tensor)
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
-        """Like `gather`, but drops the samples that a loader repeated to fill up the last batch.
+        """Like `gather`, but drops the samples that a loader repeated to complete the last batch.
         Over an epoch, each sample is gathered exactly once.
 
         If a value has as many rows as the batch has samples, each row is one sample. If a short
         batch has as many equal rows as a full one, they are copies of one value, and one copy per
-        real sample is kept. Other values are gathered whole, unless the whole batch is a repeat.
-        Values that are not tensors are gathered as objects, from a list with one object per sample.
-        The same applies to lists without tensors, which may be empty."""
+        real sample is kept. Other values are gathered completely, unless the whole batch is a
+        repeat. Values that are not tensors are gathered as objects, from a list with one object per
+        sample. The same applies to lists without tensors, which may be empty."""
         has_tensors = isinstance(input_data, Mapping) or bool(_trees.tensors_of(input_data))
         if use_gather_object or not has_tensors or not _trees.has_only_tensors(input_data):
             # NumPy arrays have rows, too.
@@ -796,7 +798,7 @@ class Accelerator(Configuration, Processes):
         return _trees.with_tensors(input_data, real)
 
     def _real(self, values: Any) -> Any:
-        """The values of real samples, from a list with one value per sample."""
+        """Returns the values of real samples, from a list with one value per sample."""
         if isinstance(values, torch.Tensor):
             return self._run.batch_rows.real_rows(values)
         if getattr(values, "ndim", 1) == 0:
@@ -823,13 +825,13 @@ class Accelerator(Configuration, Processes):
             self._has_warned_of_repeats = True
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
-        """The sum, mean or maximum over all processes, in new tensors."""
+        """Returns the sum, mean or maximum over all processes, in new tensors."""
         return operations.reduce(tensor, reduction, scale)
 
     def pad_across_processes(
         self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False
     ) -> Any:
-        """Pads each tensor along `dim` to the longest length over all processes."""
+        """Pads each tensor along `dim` to the largest size on any process."""
         return operations.pad_across_processes(tensor, dim, pad_index, pad_first)
 
     # --- saving and resuming ----------------------------------------------------------------
@@ -850,10 +852,10 @@ class Accelerator(Configuration, Processes):
     load_state = delegated_method("_checkpoints", Checkpoints.load_state)
 
     def get_state_dict(self, model: Any, unwrap: bool = True) -> dict[str, Any]:
-        """The module's `state_dict`. Names have no prefix, even without `unwrap`. With
-        `master_weights`, returns the master weights. If parameters are sharded, this is a
-        collective. It returns whole values on the main process and an empty dictionary on the
-        others."""
+        """Returns the module's `state_dict`. Names have no prefix, even without `unwrap`. With
+        `master_weights`, it contains the master weights. If parameters are sharded, this is a
+        collective, which returns unsharded values on the main process and an empty dictionary on
+        the others."""
         context = context_of_model(self._context, model)
         if context is not None and (context.is_spread or context.weights is not None):
             keep = self._context.is_writer or not context.is_spread
@@ -867,11 +869,11 @@ class Accelerator(Configuration, Processes):
         max_shard_size: int | str = "10GB",
         safe_serialization: bool = True,
     ) -> None:
-        """Writes the weights into a folder for `from_pretrained`, in files of at most
-        `max_shard_size` with an index. Runs on the main process, or once per machine. If parameters
-        are sharded, call it on all processes. No process then needs memory for the whole model,
-        unless its `state_dict` contains more than its parameters and buffers, or files are pickles
-        (`safe_serialization=False`)."""
+        """Writes the weights to a folder that `from_pretrained` can read, in files of at most
+        `max_shard_size` with an index. The main process writes, or one process per machine. If
+        parameters are sharded, call it on all processes. No process then needs memory for the whole
+        model, unless its `state_dict` contains more than its parameters and buffers, or the files
+        are pickles (`safe_serialization=False`)."""
         if _verification.RECORDER is not None:
             return  # `accelerate verify` leaves no files.
         context = context_of_model(self._context, model)
@@ -903,8 +905,8 @@ class Accelerator(Configuration, Processes):
         return self.project_configuration.iteration
 
     def save_and_leave(self, output_dir: str | os.PathLike | None = None) -> NoReturn:
-        """Saves and ends the process with an exit code that makes the launcher restart the job
-        without counting a failure. The new processes resume with `load_state("latest")`. By
+        """Saves a checkpoint and ends the process with an exit code that makes the launcher restart
+        the job without counting a failure. The new processes resume with `load_state("latest")`. By
         default, `output_dir` is the next folder in `project_dir/checkpoints`."""
         try:
             self.wait_for_save()
@@ -925,9 +927,9 @@ class Accelerator(Configuration, Processes):
     log = delegated_method("_trackers", Trackers.log)
 
     def step_times(self) -> _C.StepTimes:
-        """How this thread has spent its step time since the Accelerator was created: `sum` over
-        `num_steps` steps, and the `last` steps, by phase, in seconds of the host's clock.
-        `summary()` describes what limits the speed."""
+        """How this thread has spent its step time since the Accelerator was created, in seconds per
+        phase, measured with the host's clock. `sum` is the total over `num_steps` steps, and `last`
+        contains the last steps. `summary()` describes what limits the speed."""
         return self._run.report.step_times()
 
     def profile(
@@ -939,7 +941,7 @@ class Accelerator(Configuration, Processes):
 
 
 def _weight(weight: Any) -> float | torch.Tensor | None:
-    """The weight of a loss in the engine's type."""
+    """Converts the weight of a loss to the engine's type."""
     if weight is None or isinstance(weight, torch.Tensor):
         return weight
     # A one-element array is accepted like a one-element tensor.
@@ -972,8 +974,8 @@ def _load_accelerator(arguments: dict[str, Any], of_state: dict[str, Any]) -> Ac
 
 def _move(model: torch.nn.Module, device: torch.device, with_parameters: bool = True) -> None:
     """Like `model.to(device)`, but keeps the parameter objects on every kind of device. Optimizers
-    refer to them, and torch creates new ones for devices that it does not list. Without parameters,
-    moves only buffers."""
+    refer to these objects, and torch creates new ones for devices that it does not list. With
+    `with_parameters=False`, moves only buffers."""
     if not with_parameters:
         # Call the module's own method, which may move more than torch does.
         model._apply(lambda t: t if isinstance(t, torch.nn.Parameter) else t.to(device))

@@ -67,8 +67,8 @@ def is_original_checkpoint(folder: str | os.PathLike) -> bool:
 def problem_with(
     folder: Path, num_models: int, num_optimizers: int, num_schedulers: int, num_custom: int
 ) -> str:
-    """Why a run with these numbers of objects cannot load the folder; empty if it can. The layout
-    has no checksums, but files of `torch.save` have some."""
+    """Returns why a run with these numbers of objects cannot load the folder, or an empty string if
+    it can. The layout has no checksums, but files of `torch.save` have some."""
     needed = [_custom_name(i) for i in range(num_custom)]
     needed += [_numbered(OPTIMIZER_NAME, i, "bin") for i in range(num_optimizers)]
     needed += [_numbered(SCHEDULER_NAME, i, "bin") for i in range(num_schedulers)]
@@ -114,9 +114,9 @@ def save_accelerator_state(
     save_on_each_node: bool = False,
     safe_serialization: bool = True,
 ) -> Path:
-    """Writes the states into the folder: common state on the main process, generators on each
-    process. Each file is written atomically. Processes do not wait for each other. Loaders have no
-    file, because their order depends only on the epoch or on generators."""
+    """Writes the state to the folder. The main process writes common state, and each process writes
+    its generators. Each file is written atomically. Processes do not wait for each other. Loaders
+    have no file, because their order depends only on the epoch or on generators."""
     folder = Path(output_dir)
 
     def write(kind: str, value: Any, name: str, is_safe: bool = False) -> None:
@@ -307,7 +307,7 @@ def _put_generators(saved: dict[str, Any]) -> None:
 
 
 def custom_states(folder: str | os.PathLike) -> list[str]:
-    """The files of registered objects in a folder."""
+    """Returns the files of registered objects in a folder."""
     pattern = re.compile(r"custom_checkpoint_\d+\.pkl")
     return [name for name in os.listdir(folder) if pattern.fullmatch(name)]
 
@@ -315,7 +315,7 @@ def custom_states(folder: str | os.PathLike) -> list[str]:
 def save_custom_state(
     obj: Any, path: str | os.PathLike, index: int = 0, save_on_each_node: bool = False
 ) -> None:
-    """Writes `obj.state_dict()` as `custom_checkpoint_INDEX.pkl` into the folder."""
+    """Writes `obj.state_dict()` to `custom_checkpoint_INDEX.pkl` in the folder."""
     save(obj.state_dict(), Path(path) / _custom_name(index), save_on_each_node)
 
 

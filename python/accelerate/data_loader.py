@@ -53,17 +53,17 @@ def prepare_data_loader(
     use_stateful_dataloader: bool = False,
     torch_device_mesh: Any = None,
 ) -> DataLoader:
-    """A loader with the settings of `dataloader` that returns this process's batches.
+    """Returns a loader with the settings of `dataloader` that yields this process's batches.
 
-    `split_batches`: split each batch into one share per process, instead of one batch for each.
-    `dispatch_batches`: process 0 reads for all. None enables this only for iterable data sets that
-    are moved to a device. `even_batches`: fill up the end with samples from the beginning, so that
-    all processes get the same number of batches. `use_seedable_sampler`: shuffle only by
-    `data_seed` and epoch. Process 0's seed is used, so all processes must prepare such a loader
-    together.
+    `split_batches` splits each batch into one share per process, instead of one batch for each.
+    With `dispatch_batches`, process 0 reads for all processes. None enables this only for iterable
+    datasets that are moved to a device. `even_batches` completes the last batches with samples from
+    the beginning, so that all processes get the same number of batches. With
+    `use_seedable_sampler`, the order depends only on `data_seed` and the epoch. Process 0's seed is
+    used, so all processes must prepare such a loader together.
 
     A subclass of `DataLoader` is rebuilt from its settings, and the object's attributes are copied.
-    Its own `__iter__` is not used, which causes a warning.
+    Its own `__iter__` is not used, and a warning says so.
     """
     refuse_device_mesh(torch_device_mesh)
     if isinstance(dataloader, (DataLoaderShard, DataLoaderDispatcher)):
@@ -147,14 +147,15 @@ def _check_split(dataloader: DataLoader, split_batches: bool, num_processes: int
 
 
 def _shared_generator(dataloader: DataLoader, sampler: Any) -> torch.Generator | None:
-    """The generator that determines the order. It must have the same state on all processes."""
+    """Returns the generator that determines the order. It must have the same state on all
+    processes."""
     if isinstance(dataloader.dataset, IterableDataset):
         return getattr(dataloader.dataset, "generator", None)
     if isinstance(sampler, SeedableRandomSampler) or not hasattr(sampler, "generator"):
         return None
     if sampler.generator is None:
         sampler.generator = torch.Generator(device=torch.get_default_device())
-        # Drawn like in the original, so that the order after `set_seed` is the same.
+        # Drawn as in the original, so that the order after `set_seed` is the same.
         seed = int(torch.empty((), dtype=torch.int64).random_().item())
         sampler.generator.manual_seed(seed)
     return sampler.generator
@@ -168,13 +169,13 @@ def _shard(
     split_batches: bool,
     even_batches: bool,
 ) -> None:
-    """Replaces the data by this process's share."""
+    """Replaces the data with this process's share."""
     if not split_batches and _has_shards(dataloader.dataset, num_processes):
         # Each process reads its own files, so the numbers of batches may differ.
         if RECORDER is not None:
             RECORDER.note_obstacle(
-                "Each process reads its own files of a streaming data set, so one process has other "
-                "batches. Pass DataLoaderConfiguration(dispatch_batches=True) to compare",
+                "Each process reads its own files of a streaming dataset, so a single process has "
+                "different batches. Pass DataLoaderConfiguration(dispatch_batches=True) to compare",
                 only_excuses=False,
             )
         settings["dataset"] = dataloader.dataset.shard(num_processes, process_index)
@@ -216,9 +217,9 @@ def _shard(
 
 
 def _has_shards(dataset: Any, num_processes: int) -> bool:
-    """Whether the data set is a streaming data set of `datasets` that can be divided into
+    """Whether the dataset is a streaming dataset of the library `datasets` that can be divided into
     `num_processes` shards."""
-    # If the library is not imported, the data set cannot be one of its own.
+    # If the library is not imported, the dataset cannot be one of its own.
     library = sys.modules.get("datasets")
     if library is None or not isinstance(dataset, library.IterableDataset):
         return False
@@ -241,7 +242,7 @@ def _keep_what_the_user_added(dataloader: DataLoader, prepared: DataLoader) -> N
 
 
 class SkipDataLoader(DataLoaderAdapter, DataLoaderStateMixin):
-    """A loader that reads and drops its first `skip_batches` batches. `skip_first_batches` creates
+    """A loader that reads and drops the first `skip_batches` batches. `skip_first_batches` creates
     it for data that can only be read in order."""
 
     def __init__(self, dataset: Any, skip_batches: int = 0, **kwargs: Any):
@@ -261,8 +262,9 @@ class SkipDataLoader(DataLoaderAdapter, DataLoaderStateMixin):
 
 
 def skip_first_batches(dataloader: DataLoader, num_batches: int = 0) -> DataLoader:
-    """A loader like this one that starts after its first `num_batches`, e.g. to resume in the
-    middle of an epoch. Skipped samples are not read, unless the data can only be read in order."""
+    """Returns a loader like this one that starts after the first `num_batches` batches, for example
+    to resume in the middle of an epoch. Skipped samples are not read, unless the data can only be
+    read in order."""
     if not hasattr(dataloader, "dataset"):
         raise UsageError(
             f"[skip_first_batches] The dataloader is {described(dataloader)}. Call "
@@ -280,7 +282,7 @@ def skip_first_batches(dataloader: DataLoader, num_batches: int = 0) -> DataLoad
         is_dispatcher = isinstance(dataloader, DataLoaderDispatcher)
         per_turn = dataloader._num_per_turn if is_dispatcher else 1
         if is_dispatcher and num_batches > 0 and dataloader._fills_up:
-            # Read the first batches of the epoch, because they fill up the last one.
+            # Read the first batches of the epoch, because they complete the last one.
             num_skipped = num_read + num_batches - 1
             num_read = 1
             settings[name] = SkipBetween(batches, per_turn, num_skipped * per_turn)

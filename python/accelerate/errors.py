@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exceptions of this package. Every message says what went wrong and what to do. The same
-classes exist in C++ (`accelerate/error.h`)."""
+"""The exceptions of this package. Every message says what went wrong and what to do. C++ has the
+same classes (`accelerate/error.h`)."""
 
 from __future__ import annotations
 
 
 class AccelerateError(RuntimeError):
-    """Base of every exception of this package."""
+    """The base class of all exceptions of this package."""
 
 
 class ConfigError(AccelerateError, ValueError):
@@ -26,7 +26,7 @@ class CommError(AccelerateError):
 
 
 class CommTimeoutError(CommError, TimeoutError):
-    """A collective operation, or connecting, exceeded its time limit."""
+    """A collective operation or the connection of the processes exceeded its time limit."""
 
 
 class MismatchError(CommError, ValueError):
@@ -34,5 +34,5 @@ class MismatchError(CommError, ValueError):
 
 
 def in_one_line(error: BaseException) -> str:
-    """The message that is sent to other processes."""
+    """Returns the message that is sent to other processes."""
     return " ".join(f"{type(error).__name__}: {error}".split())

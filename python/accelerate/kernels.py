@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fused operators for your own modules; torch needs several passes over memory for them.
+"""Fused operators for custom modules. In torch, they would take several passes over memory.
 
-All are differentiable once. If the package was built with a CUDA compiler, NVIDIA GPUs run our own
-kernels. Other devices compose torch operators, with the same results up to rounding.
-Sums and statistics are computed in float32 (float64 for float64 input). Weights and inputs must
-have the same dtype: inside `autocast`, cast first.
+All of them have first derivatives. If the package was built with a CUDA compiler, NVIDIA GPUs run
+its own kernels. On other devices, the operators are composed of torch operators, with the same
+results up to rounding. Sums and statistics are computed in float32 (float64 for float64 input).
+Weights and inputs must have the same dtype, so cast them first inside `autocast`.
 
     from accelerate import kernels
 
@@ -47,7 +47,7 @@ __all__ = [
 
 
 def has_kernels(device: torch.device | str) -> bool:
-    """Whether such a device runs our own kernels."""
+    """Whether such a device runs the package's own kernels."""
     return torch.device(device).type == "cuda" and torch._C._dispatch_has_kernel_for_dispatch_key(
         "accelerate::_add_norm_forward", "CUDA"
     )
@@ -59,7 +59,7 @@ def cross_entropy(
     num_classes: int | None = None,
     ignore_index: int = -100,
 ) -> torch.Tensor:
-    """The mean over rows of the cross-entropy, like `torch.nn.functional.cross_entropy` of
+    """Returns the mean cross-entropy over rows, like `torch.nn.functional.cross_entropy` of
     `logits[:, :num_classes]` in float32, but without a float32 copy of the logits. Columns after
     the classes are padding."""
     columns = logits.shape[-1] if num_classes is None else num_classes
@@ -69,7 +69,7 @@ def cross_entropy(
 def layer_norm(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = 1e-5
 ) -> torch.Tensor:
-    """Layer norm over the last dimension. Its backward takes one pass over memory."""
+    """Layer norm over the last dimension. Its backward pass takes one sweep over memory."""
     return torch.ops.accelerate.layer_norm(x, weight, bias, eps)
 
 
@@ -79,7 +79,8 @@ def add_dropout(
     branch_bias: torch.Tensor | None = None,
     p: float = 0.0,
 ) -> torch.Tensor:
-    """`residual + dropout(branch + branch_bias, p)`. A GPU rounds `p` to 1/65536."""
+    """Computes `residual + dropout(branch + branch_bias, p)`. A GPU rounds `p` to a multiple of
+    1/65536."""
     return torch.ops.accelerate.add_dropout(residual, branch, branch_bias, p)
 
 
@@ -92,7 +93,7 @@ def add_dropout_layer_norm(
     p: float = 0.0,
     eps: float = 1e-5,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`add_dropout`, followed by the layer norm of its result. This is what a transformer computes
+    """Computes `add_dropout`, followed by the layer norm of its result. A transformer computes this
     between two matrix products."""
     return torch.ops.accelerate.add_dropout_layer_norm(
         residual, branch, branch_bias, weight, bias, p, eps
@@ -108,8 +109,8 @@ def add_dropout_layer_norm_twice(
     p: float = 0.0,
     eps: float = 1e-5,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The layer norm of `add_dropout_layer_norm` twice, for two consumers. The backward adds their
-    gradients. Both tensors share memory, so modify neither in place."""
+    """Returns the layer norm of `add_dropout_layer_norm` twice, for two consumers. The backward
+    pass adds their gradients. The two tensors share memory, so do not modify them in place."""
     return torch.ops.accelerate.add_dropout_layer_norm_twice(
         residual, branch, branch_bias, weight, bias, p, eps
     )
@@ -118,7 +119,8 @@ def add_dropout_layer_norm_twice(
 def embedding(
     ids: torch.Tensor, weight: torch.Tensor, padding_idx: int | None = None
 ) -> torch.Tensor:
-    """`torch.nn.functional.embedding` with a deterministic gradient that needs no sorting."""
+    """Like `torch.nn.functional.embedding`, but with a deterministic gradient that does not need
+    sorting."""
     if padding_idx is not None:
         if not -weight.shape[0] <= padding_idx < weight.shape[0]:
             raise ValueError(
@@ -129,7 +131,8 @@ def embedding(
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """`torch.nn.functional.linear`, with the gradient of the bias computed at memory bandwidth."""
+    """Like `torch.nn.functional.linear`, but computes the gradient of the bias at memory
+    bandwidth."""
     return torch.ops.accelerate.linear(x, weight, bias)
 
 
@@ -140,8 +143,8 @@ def linear_gelu_linear(
     down: torch.Tensor,
     approximate: str = "none",
 ) -> torch.Tensor:
-    """`gelu(x up^T + up_bias, approximate) down^T`: the MLP of a transformer block. Pass the bias
-    of the second product to `add_dropout`."""
+    """Computes `gelu(x up^T + up_bias, approximate) down^T`, the MLP of a transformer block. Pass
+    the bias of the second product to `add_dropout`."""
     if approximate not in ("none", "tanh"):
         raise ValueError(
             f"[linear_gelu_linear] approximate is {approximate!r}, expected 'none' or 'tanh'"
@@ -161,16 +164,18 @@ def packed_attention(
     dropout: float = 0.0,
     scale: float | None = None,
 ) -> torch.Tensor:
-    """`torch.nn.functional.scaled_dot_product_attention` within each of several concatenated
-    sequences, as tokens x heads x channels, without padding. `key` and `value` may have fewer heads
-    than `query`. Each of their heads then serves a group of consecutive query heads.
+    """Computes `torch.nn.functional.scaled_dot_product_attention` within each of several
+    concatenated sequences, without padding. Tensors are tokens x heads x channels. `key` and
+    `value` may have fewer heads than `query`. Each of their heads then serves a group of
+    consecutive query heads.
 
-    Pass either `lengths`, the lengths of the sequences as host integers, or `cu_seqlens` with an
+    Pass either `lengths`, the lengths of the sequences as host integers, or `cu_seqlens` and an
     upper bound `max_length`. `cu_seqlens` contains the start of each sequence and the end of the
-    last one, on the device of the inputs. It is not checked on a GPU. Captured steps require it.
+    last one, on the device of the inputs. It is not checked on a GPU. Captured steps require
+    `cu_seqlens`.
 
-    16-bit types on a GPU use torch's flash attention if the channels per head are a multiple of 8.
-    Everything else is padded internally, with the same results up to rounding.
+    16-bit types on a GPU use torch's flash attention if the number of channels per head is a
+    multiple of 8. All other inputs are padded internally, with the same results up to rounding.
 
         lengths = [3, 1, 2]
         q, k, v = self.qkv(x).view(6, 3, heads, channels).unbind(1)  # x: 6 tokens
@@ -207,24 +212,24 @@ def packed_attention(
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
-    """x / (root mean square over the last dimension) * `weight`."""
+    """Computes x / (root mean square over the last dimension) * `weight`."""
     return torch.ops.accelerate.rms_norm(x, weight, eps)
 
 
 def add_rms_norm(
     residual: torch.Tensor, branch: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`residual + branch`, and its `rms_norm`."""
+    """Computes `residual + branch`, and its `rms_norm`."""
     return torch.ops.accelerate.add_rms_norm(residual, branch, weight, eps)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotary position embedding: rotates channels d and d + D / 2 of each head of batch x tokens x
-    heads x D by an angle. Its cosine and sine are float32 tensors of shape
+    """Rotary position embedding. Rotates channels d and d + D / 2 of each head by an angle. `x` is
+    batch x tokens x heads x D. The cosine and sine of the angles are float32 tensors of shape
     (batch or 1) x tokens x D / 2."""
     return torch.ops.accelerate.rotate(x, cos, sin)
 
 
 def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """`silu(gate) * up`. Both tensors must have the same dtype and shape."""
+    """Computes `silu(gate) * up`. Both tensors must have the same dtype and shape."""
     return torch.ops.accelerate.swiglu(gate, up)

@@ -42,15 +42,14 @@ def notebook_launcher(
     """Calls `function(*args)` on `num_processes` new processes, and returns rank 0's value.
 
     By default, starts one process per GPU. With at most one GPU, calls the function in this
-    process. The function is pickled by value with everything it captures, so cells may define it,
-    and CUDA, threads and an `Accelerator` may already be in use. Output appears as it is printed.
-    An exception of a worker is raised here as `LaunchError` with its rank and traceback. An
-    interrupt stops all workers.
-    Tensors in the returned value are on the CPU.
+    process. The function is pickled by value with everything that it captures, so it may be defined
+    in a cell, and CUDA, threads and an `Accelerator` may already be in use. Output appears as it is
+    printed. An exception in a worker is raised here as `LaunchError` with the worker's rank and
+    traceback. An interrupt stops all workers. Tensors in the returned value are on the CPU.
 
-    With `num_nodes` machines, make the call on each machine. Pass its own `node_rank`, the address
-    of machine 0 and the same `use_port`. `num_processes` is the number on one machine. Machine 0
-    returns the value. Guide: docs/guide_python.md, "Notebooks".
+    With `num_nodes` machines, call it on each machine. Pass the `node_rank` of the machine, the
+    address of machine 0 and the same `use_port`. `num_processes` is the number of processes on one
+    machine. Machine 0 returns the value. Guide: docs/guide_python.md, "Notebooks".
     """
     _check_call(_WHERE, function, args)
     _accept_only("rdzv_id", rdzv_id, "none")
@@ -92,8 +91,8 @@ def debug_launcher(
 class PrepareForLaunch:
     """Calls a function as one of several processes that user code starts.
 
-    For `torch.multiprocessing.start_processes`, which passes the index of the process. It becomes
-    the rank in the environment, offset by `NPROC` processes on each of the `NODE_RANK` preceding
+    Use it with `torch.multiprocessing.start_processes`, which passes the index of the process. The
+    rank in the environment is this index plus `NPROC` for each of the `NODE_RANK` preceding
     machines. With `debug`, the processes connect through the file in `ACCELERATE_DEBUG_RDV_FILE`.
     """
 
@@ -152,7 +151,7 @@ def _check_precision(mixed_precision: str) -> str:
 
 
 def _count_gpus() -> int:
-    """The number of GPUs for workers; 0 if the user has requested the CPU."""
+    """Returns the number of GPUs for workers, or 0 if the user has requested the CPU."""
     import torch
 
     from . import _C  # Needs torch's libraries.
@@ -212,8 +211,8 @@ def _machine_flags(
 def _rendezvous_flags(
     backend: str, conf: Mapping[str, Any] | None, monitor_interval: float
 ) -> list[str]:
-    """The settings of torchrun that the program accepts. The program explains the effect of
-    each."""
+    """Returns the settings of torchrun that the program accepts. The program explains the effect of
+    each of them."""
     flags = [] if backend == "static" else ["--rdzv_backend", backend]
     if conf:
         flags += ["--rdzv_conf", ",".join(f"{key}={value}" for key, value in conf.items())]

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class LocalSGD:
-    """Inside the block, gradients of the model stay local and every process trains on its own.
-    After every `local_sgd_steps` calls to `step`, and at the end, trained parameters are averaged
-    over processes:
+    """Inside the block, gradients of the model stay local, and every process trains by itself.
+    After every `local_sgd_steps` calls to `step`, and at the end, the trained parameters are
+    averaged over processes:
 
         with LocalSGD(accelerator=accelerator, model=model, local_sgd_steps=8) as local_sgd:
             for batch in loader:
@@ -28,8 +28,8 @@ class LocalSGD:
                 optimizer.zero_grad()
                 local_sgd.step()
 
-    No effect on a single process, or if not `enabled`. If an exception leaves the block, nothing is
-    averaged."""
+    Has no effect on a single process, or if `enabled` is False. If an exception leaves the block,
+    nothing is averaged."""
 
     def __init__(
         self,

@@ -54,15 +54,15 @@ class MultiProcessAdapter(logging.LoggerAdapter):
 
     @functools.cache
     def warning_once(self, *args: Any, **kwargs: Any) -> None:
-        """`warning`, but only for the first call with these arguments."""
+        """Like `warning`, but logs only the first call with these arguments."""
         self.warning(*args, **{"stacklevel": 3, **kwargs})
 
 
 def get_logger(name: str, log_level: str | None = None) -> MultiProcessAdapter:
-    """The logger of this name for runs with several processes (docs/guide_python.md).
+    """Returns the logger with this name for runs with several processes (docs/guide_python.md).
 
-    `log_level`, or the variable ACCELERATE_LOG_LEVEL, sets the level of this logger and of the root
-    logger; with neither, levels are unchanged.
+    `log_level`, or else the variable ACCELERATE_LOG_LEVEL, sets the level of this logger and of the
+    root logger. If neither is set, levels are unchanged.
     """
     log_level = log_level or os.environ.get("ACCELERATE_LOG_LEVEL")
     logger = logging.getLogger(name)

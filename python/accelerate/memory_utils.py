@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The former name of `accelerate.utils.memory`."""
+"""The old name of `accelerate.utils.memory`."""
 
 from accelerate._base import debug as _debug
 

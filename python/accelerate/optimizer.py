@@ -42,7 +42,7 @@ def _all_plain(values: tuple) -> bool:
 
 
 def _entries_below(flat: dict[str, Any], prefix: str) -> dict[str, Any]:
-    """The entries under `prefix`. Numbered entries become a tuple."""
+    """Returns the entries under `prefix`. Numbered entries become a tuple."""
     values: dict[str, Any] = {}
     numbered: dict[str, dict[int, Any]] = {}
     for key, value in flat.items():
@@ -59,20 +59,20 @@ def _entries_below(flat: dict[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def move_to_device(state: Any, device: Any) -> Any:
-    """The same structure with tensors on the device."""
+    """Returns the same structure with tensors on the device."""
     return send_to_device(state, device)
 
 
 def _is_like(key: str, value: Any, parameter: torch.Tensor) -> bool:
     """Whether the state has one element per element of the parameter. The step count of a scalar
-    parameter has the same shape, so it is recognised by its name, like in torch."""
+    parameter has the same shape, so it is recognised by its name, as in torch."""
     is_counter = parameter.dim() == 0 and key == "step"
     return isinstance(value, torch.Tensor) and value.shape == parameter.shape and not is_counter
 
 
 def _is_new(state: dict, parameter: torch.Tensor) -> bool:
-    """Whether the state is like one that e.g. Adagrad creates before its first step: no steps, and
-    the same value in all elements."""
+    """Whether the state looks like one that an optimizer such as Adagrad creates before its first
+    step, with no steps and the same value in all elements."""
     return not state.get("step", 0) and all(
         not isinstance(value, torch.Tensor)
         or value.dim() == 0
@@ -84,9 +84,9 @@ def _is_new(state: dict, parameter: torch.Tensor) -> bool:
 def _keys_of_state(
     kind: type[torch.optim.Optimizer], group: dict[str, Any], parameter: torch.Tensor
 ) -> tuple[set[str], set[str]] | None:
-    """The keys that an optimizer of this kind stores for a parameter like this, before and after
-    its first step. They are found by stepping a new optimizer on a single element; None if that
-    fails."""
+    """Returns the keys that an optimizer of this kind stores for a parameter like this one, before
+    and after its first step. They are found by stepping a new optimizer on a single element.
+    Returns None if that fails."""
     known = inspect.signature(kind).parameters
     options = {
         name: value.item() if isinstance(value, torch.Tensor) else value
@@ -105,7 +105,7 @@ def _keys_of_state(
 
 
 class _Adapter:
-    """The optimizer in the interface of the engine."""
+    """Adapts the optimizer to the interface of the engine."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
@@ -148,7 +148,7 @@ class _Adapter:
             if not _is_new(state[before], before):
                 raise UsageError(
                     f"[prepare] The optimizer already has state for '{name}', but this strategy "
-                    "replaces that parameter with another tensor. Prepare the model and the "
+                    "replaces that parameter with a different tensor. Prepare the model and the "
                     "optimizer before the first step, and load state after prepare()"
                 )
         for _, before, new in made:
@@ -168,7 +168,8 @@ class _Adapter:
             self._optimizer.register_step_pre_hook(_refuse_own_steps(weakref.ref(self)))
 
     def why_no_slices(self) -> str:
-        """Why the optimizer cannot train shards of parameters like whole ones; empty if it can."""
+        """Returns why the optimizer cannot train shards of parameters like whole parameters, or an
+        empty string if it can."""
         for kind in type(self._optimizer).__mro__:
             if kind.__name__ in _OF_WHOLE_MATRICES:
                 return f"needs whole tensors ({kind.__name__})"
@@ -181,8 +182,8 @@ class _Adapter:
         return bool(supports) and self.closure is None
 
     def prepare_capture(self) -> str:
-        """Prepares recording of steps: moves learning rates and step counts to the device. Returns
-        why this is not possible, or an empty string."""
+        """Prepares the recording of steps by moving learning rates and step counts to the device.
+        Returns why this is not possible, or an empty string."""
         for group in self._optimizer.param_groups:
             if "capturable" not in group:
                 return (
@@ -227,8 +228,9 @@ class _Adapter:
             self._is_stepping = False
 
     def check_shapes(self, state_dict: dict[str, Any]) -> None:
-        """Raises if a state does not belong to the trained shards. Otherwise, torch would fail in
-        the next step. With whole parameters any shape may be valid, e.g. of factored moments."""
+        """Raises if a state does not belong to the trained shards, because torch would fail in the
+        next step. With whole parameters, any shape may be valid, for example that of factored
+        moments."""
         parameters = self.parameters() if self._trains_shards else []
         for index, entries in state_dict.get("state", {}).items():
             if not (isinstance(index, int) and index < len(parameters)):
@@ -258,7 +260,8 @@ class _Adapter:
         return name
 
     def state(self, names: list[str]) -> dict[str, Any]:
-        """`groups.N.OPTION` and `state.NAME.KEY` like in C++, and all other values as a string."""
+        """Returns `groups.N.OPTION` and `state.NAME.KEY` as in C++, and all other values as a
+        string."""
         saved = self._optimizer.state_dict()
         if self._is_captured:
             for group in saved["param_groups"]:
@@ -369,7 +372,7 @@ def _refuse_own_steps(adapter: weakref.ref[_Adapter]) -> Callable:
         if owner is not None and not owner._is_stepping:
             raise UsageError(
                 f"[step] The {type(optimizer).__name__} that you passed to prepare() was stepped, "
-                "but the model is trained by the optimizer that prepare() returned. Call step() "
+                "but the optimizer that prepare() returned trains the model. Call step() "
                 "on that one"
             )
 
@@ -462,7 +465,7 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
             adapter.closure = adapter.result = None
 
     def zero_grad(self, set_to_none: bool | None = None) -> None:
-        """Drops the gradients. No effect during gradient accumulation."""
+        """Drops the gradients. Has no effect during gradient accumulation."""
         self._adapter.set_to_none = set_to_none
         self._step.zero_grad(set_to_none is None or set_to_none)
 
@@ -477,12 +480,12 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
         return self._step.was_skipped
 
     def train(self) -> None:
-        """Switches optimizers that have modes."""
+        """Switches the optimizer to training mode, if it has modes."""
         if callable(getattr(self.optimizer, "train", None)):
             self.optimizer.train()
 
     def eval(self) -> None:
-        """Switches optimizers that have modes."""
+        """Switches the optimizer to evaluation mode, if it has modes."""
         if callable(getattr(self.optimizer, "eval", None)):
             self.optimizer.eval()
 

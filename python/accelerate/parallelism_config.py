@@ -24,9 +24,10 @@ _DIMENSIONS = ("dp_replicate", "dp_shard", "cp", "sp", "tp")
 
 @dataclass
 class ParallelismConfig:
-    """The number of processes along each dimension: replicas of the model (`dp_replicate`), its
-    shards (`dp_shard`), tensor parallelism (`tp`), sequences (`cp`, `sp`). Defaults:
-    PARALLELISM_CONFIG_*, or 1."""
+    """The number of processes along each dimension: replicas of the model (`dp_replicate`), shards
+    of the model (`dp_shard`), tensor parallelism (`tp`), and context and sequence parallelism
+    (`cp`, `sp`). Defaults come from the environment variables PARALLELISM_CONFIG_*, or else are
+    1."""
 
     dp_replicate_size: int | None = None
     dp_shard_size: int | None = None
@@ -91,7 +92,7 @@ class ParallelismConfig:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as plain values."""
+        """Returns the fields as plain values."""
         return {
             name: copy.deepcopy(vars(value) if hasattr(value, "__dict__") else value)
             for name, value in vars(self).items()
@@ -171,9 +172,9 @@ class ParallelismConfig:
         return self.dp_replicate_size * self.dp_shard_size
 
     def build_device_mesh(self, device_type: str) -> Any:
-        """torch's mesh of the dimensions with more than one process, with the joint dimensions
-        `dp`, `dp_shard_cp` and `dp_cp`. None if there is no such dimension, or DeepSpeed creates
-        the mesh."""
+        """Returns torch's mesh of the dimensions with more than one process, with the joint
+        dimensions `dp`, `dp_shard_cp` and `dp_cp`. Returns None if there are no such dimensions, or
+        if DeepSpeed creates the mesh."""
         mesh = self._get_mesh()
         if self.sp_enabled or not mesh:
             return None
@@ -187,24 +188,24 @@ class ParallelismConfig:
         return device_mesh
 
     def get_device_mesh(self, device_type: str | None = None) -> Any:
-        """The mesh, created by the first call."""
+        """Returns the mesh, which the first call creates."""
         if self.device_mesh is None:
             if device_type is None:
                 raise ValueError(
-                    "You need to pass a device_type e.g cuda to build the device mesh"
+                    "You need to pass a device_type, e.g. cuda, to build the device mesh"
                 )
             self.device_mesh = self.build_device_mesh(device_type)
         elif device_type not in (None, self.device_mesh.device_type):
             raise ValueError(
-                "The device_mesh is already created with device type "
-                f"{self.device_mesh.device_type}. However, you are trying to get a device mesh with "
-                f"device_type {device_type}. Please check if you correctly initialized your "
+                "The device_mesh was already created with device type "
+                f"{self.device_mesh.device_type}, but a device mesh was requested with "
+                f"device_type {device_type}. Please check that you correctly initialized your "
                 "device_mesh"
             )
         return self.device_mesh
 
     def _get_mesh(self) -> tuple:
-        """Names and sizes of the mesh's dimensions."""
+        """Returns the names and sizes of the mesh's dimensions."""
         return tuple(zip(*((name, size) for name, size in self._sizes.items() if size > 1)))
 
     def _validate_accelerator(self, accelerator: Any) -> None:
@@ -224,7 +225,7 @@ class ParallelismConfig:
             )
 
     def _mesh_sizes(self) -> _C.MeshSizes:
-        """The sizes for the engine, which raises an error for dimensions that it does not
+        """Returns the sizes for the engine, which raises an error for dimensions that it does not
         support."""
         return _C.MeshSizes(
             replicate=self.dp_replicate_size,

@@ -25,7 +25,7 @@ _RATES = {"base_lr": "base_lrs", "last_lr": "_last_lr"}
 
 
 def split_state(scheduler: Any, state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The part of a scheduler's state that C++ also has, and the rest."""
+    """Returns the part of a scheduler's state that C++ also has, and the rest."""
     shared: dict[str, Any] = {"torch_class": type(scheduler).__name__}
     rest = dict(state)
     rates = [rate for name in _RATES.values() for rate in rest.get(name, [])]
@@ -40,13 +40,14 @@ def split_state(scheduler: Any, state: dict[str, Any]) -> tuple[dict[str, Any], 
 def join_state(
     scheduler: Any, shared: dict[str, Any], rest: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """Reverses `split_state`; `rest` is None if C++ saved the checkpoint."""
+    """Reverses `split_state`. `rest` is None if C++ saved the checkpoint."""
     if rest is None:
         own = type(scheduler).__name__
         if own not in _COUNTING or shared.get("torch_class") != own:
             raise UsageError(
-                f"[load_state] The saved state belongs to the C++ schedule {shared.get('kind')}, "
-                f"but this one is {own}. Create the same schedule, one of {', '.join(_COUNTING)}"
+                f"[load_state] The saved state is of type {shared.get('kind')} from C++, but this "
+                f"scheduler is of type {own}. Create the same scheduler, one of "
+                f"{', '.join(_COUNTING)}"
             )
         rest = scheduler.state_dict()
     if "num_steps" not in shared:
@@ -58,25 +59,25 @@ def join_state(
 
 
 def check_state(scheduler: Any, shared: dict[str, Any], state: dict[str, Any]) -> None:
-    """Raises if the scheduler cannot load `state`. Warns if the state belongs to another kind of
-    scheduler, because the original loads it."""
+    """Raises if the scheduler cannot load `state`. Only warns if the state belongs to a different
+    kind of scheduler, because the original loads it."""
     saved, own = shared.get("torch_class"), type(scheduler).__name__
     lacking = sorted({"lr_lambdas"} & scheduler.state_dict().keys() - state.keys())
     if lacking:
         raise UsageError(
             f"[load_state] The saved state of type {saved} lacks {lacking[0]}, which {own} needs. "
-            "Create the same schedule before loading"
+            "Create the same scheduler before loading"
         )
     if saved != own:
         _debug.warn(
-            f"[load_state] The saved state belongs to {saved}, but this schedule is {own}. State "
-            "that the two schedules do not share is lost",
+            f"[load_state] The saved state is of type {saved}, but this scheduler is of type {own}. "
+            "State that the two schedulers do not share is lost",
             stacklevel=2,
         )
 
 
 def state_of(scheduler: Any) -> SharedState:
-    """The state of a scheduler in a checkpoint."""
+    """Returns the state of a scheduler in a checkpoint."""
     return SharedState(
         scheduler.state_dict,
         scheduler.load_state_dict,
@@ -86,7 +87,7 @@ def state_of(scheduler: Any) -> SharedState:
     )
 
 
-# All living schedulers of the process, in the order of their creation.
+# All existing schedulers of the process, in order of creation.
 _made: list[weakref.ref[LRScheduler]] = []
 
 
@@ -104,8 +105,8 @@ LRScheduler.__new__ = _remember  # type: ignore[method-assign, assignment]
 def unprepared_schedulers(
     optimizers: list[AcceleratedOptimizer], prepared: list[AcceleratedScheduler]
 ) -> list[LRScheduler]:
-    """Schedulers that drive one of the optimizers but were never prepared. Excludes schedulers that
-    belong to another scheduler, because its state contains theirs."""
+    """Returns the schedulers that drive one of the optimizers but were never prepared. Excludes
+    schedulers that belong to another scheduler, because its state contains theirs."""
     driven = [known for opt in optimizers for known in (opt, opt.optimizer)]
     found = [scheduler for ref in _made if (scheduler := ref()) is not None]
     found = [
@@ -122,9 +123,9 @@ def unprepared_schedulers(
 
 class AcceleratedScheduler:
     """The scheduler that `prepare` returns. It advances `num_processes` times per update of the
-    weights (once with `split_batches`), so that a schedule counts the batches of one process. It
+    weights (once with `split_batches`), so that a schedule counts the batches of all processes. It
     does not advance during gradient accumulation or after a skipped step. If `step_with_optimizer`
-    is false, every call advances it once."""
+    is False, every call advances it once."""
 
     _is_accelerate_prepared = True
 

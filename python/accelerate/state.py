@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranks of this process and the current step: one of each per Python process.
+"""The ranks of this process and the state of the current step. Each exists once per Python process.
 
 See docs/guide_python.md."""
 
@@ -25,27 +25,27 @@ from accelerate.utils.dataclasses import DistributedType, GradientAccumulationPl
 
 
 def raise_of_property(obj: Any, name: str) -> None:
-    """Call this first in a `__getattr__`, which Python also calls after a property has failed.
-    Raises the property's exception."""
+    """Call this first in a `__getattr__`, which Python also calls if a property has failed. Raises
+    the exception of the property."""
     if hasattr(type(obj), name):
         object.__getattribute__(obj, name)
 
 
 def _view(kind: type) -> Any:
-    """The state of this process, even if it is incomplete. Used for unpickling, which does not
-    connect."""
+    """Returns the state of this process, even if it is incomplete. Used for unpickling, which does
+    not connect."""
     view = object.__new__(kind)
     view.__dict__ = kind._shared_state
     return view
 
 
 def _no_state(view: Any) -> str:
-    """The repr of a state that was reset, or unpickled in a process without a state."""
+    """Returns the repr of a state that was reset, or unpickled in a process without a state."""
     return f"{type(view).__name__} (not initialized)"
 
 
 def _at_device(environment: _C.ProcessEnvironment, number: int) -> _C.ProcessEnvironment:
-    """The same ranks, for a process whose device index differs from its local rank."""
+    """Returns the same ranks, for a process whose device index differs from its local rank."""
     return _C.environment_of_group(
         rank=environment.rank,
         world_size=environment.world_size,
@@ -55,10 +55,10 @@ def _at_device(environment: _C.ProcessEnvironment, number: int) -> _C.ProcessEnv
 
 
 class PartialState:
-    """Connects this process to the others once. Every later `PartialState()` is the same state.
-    Other arguments (`backend`, `timeout`, `init_method`) are torch.distributed's.
+    """Connects this process to the others once. Every later `PartialState()` shares this state.
+    Other arguments (`backend`, `timeout`, `init_method`) are those of torch.distributed.
 
-    An existing torch.distributed group is used as it is."""
+    If a torch.distributed group already exists, it is used unchanged."""
 
     _shared_state: dict[str, Any] = {}
     _attributes = (
@@ -177,14 +177,15 @@ class PartialState:
 
     @contextmanager
     def local_main_process_first(self) -> Iterator[None]:
-        """Runs the block on the first process of each machine before the others there."""
+        """Runs the block on the first process of each machine before the other processes of that
+        machine."""
         yield from self._goes_first(self.is_local_main_process)
 
     @contextmanager
     def split_between_processes(
         self, inputs: Any, apply_padding: bool = False
     ) -> Iterator[Any]:
-        """This process's contiguous share of a list, tuple, tensor, dictionary of these, or
+        """Returns this process's contiguous share of a list, tuple, tensor, dictionary of these, or
         `datasets.Dataset`. With `apply_padding`, the last element is repeated so that all shares
         have the same length."""
         if self.num_processes == 1:
@@ -227,7 +228,7 @@ class PartialState:
         return wrapper
 
     def on_main_process(self, function: Callable | None = None) -> Callable:
-        """Runs the function only on the main process; returns None elsewhere."""
+        """Runs the function only on the main process. Returns None on other processes."""
         return self._only_where(lambda: self.is_main_process, function)
 
     def on_local_main_process(self, function: Callable | None = None) -> Callable:
@@ -264,8 +265,8 @@ class PartialState:
 
 
 class GradientState:
-    """The current step, shared by all Accelerators of the process. The state itself is in C++; this
-    class has the original's interface."""
+    """The state of the current step, which all Accelerators of the process share. The state itself
+    is in C++. This class has the original's interface."""
 
     _shared_state: dict[str, Any] = {}
 
@@ -334,7 +335,7 @@ class GradientState:
 
     @property
     def dataloader_references(self) -> list[Any]:
-        """None, followed by the loaders whose loops are running, the innermost last."""
+        """None, followed by the loaders whose loops are running. The innermost loader is last."""
         return [None, *(loader for ref in self._running if (loader := ref()) is not None)]
 
     @property
@@ -352,7 +353,7 @@ class GradientState:
 
     @property
     def remainder(self) -> int:
-        """The number of real samples of all processes in the last round of the innermost loop; -1
+        """The number of real samples of all processes in the last round of the innermost loop. -1
         before that round, outside of loops, and if it is unknown."""
         return self.active_dataloader.remainder if self.in_dataloader else -1
 
@@ -367,7 +368,7 @@ class GradientState:
 
 # The original's message.
 _INITIALIZED = (
-    "AcceleratorState has already been initialized and cannot be changed, restart your runtime "
+    "AcceleratorState has already been initialized and cannot be changed. Restart your runtime "
     "completely and pass"
 )
 
@@ -404,8 +405,8 @@ class AcceleratorState:
             return
         if not _from_accelerator:
             raise UsageError(
-                "[AcceleratorState] No Accelerator was created yet. Please make sure to properly "
-                "initialize your accelerator via `accelerator = Accelerator()` before using any "
+                "[AcceleratorState] No Accelerator has been created yet. Please make sure to "
+                "properly initialize your accelerator via `accelerator = Accelerator()` before using any "
                 "functionality from the `accelerate` library, or use PartialState"
             )
         precision = _C.requested_precision(mixed_precision)
@@ -499,7 +500,7 @@ class AcceleratorState:
 
     @property
     def deepspeed_plugin(self) -> Any:
-        """The active plugin; None if the run does not use DeepSpeed's configuration."""
+        """The active plugin. None if the run does not use DeepSpeed's configuration."""
         return None if self.deepspeed_plugins is None else get_active_deepspeed_plugin(self)
 
     @property
@@ -518,7 +519,7 @@ class AcceleratorState:
         return accelerator._run
 
     def get_deepspeed_plugin(self, name: str) -> Any:
-        """One of the plugins that were passed by name."""
+        """Returns the plugin that was passed under this name."""
         plugins = self.deepspeed_plugins if isinstance(self.deepspeed_plugins, dict) else {}
         if name not in plugins:
             raise ValueError(
@@ -528,7 +529,8 @@ class AcceleratorState:
         return plugins[name]
 
     def select_deepspeed_plugin(self, name: str | None = None) -> None:
-        """Makes the plugin of this name the active one, for Accelerators created later."""
+        """Makes the plugin with this name the active one, for Accelerators that are created
+        later."""
         selected = self.get_deepspeed_plugin(str(name))
         for plugin in self.deepspeed_plugins.values():
             plugin._unselect()

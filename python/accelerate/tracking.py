@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trackers, which store the metrics of a run. There is one class per service, and it uses the
+"""Trackers, which store the metrics of a run. There is one class per service, which uses the
 service's own package (docs/guide_observe.md)."""
 
 from __future__ import annotations
@@ -73,16 +73,17 @@ def _installed() -> tuple[LoggerType, ...]:
 
 
 def get_available_trackers() -> list[LoggerType]:
-    """The trackers whose packages are installed."""
+    """Returns the trackers whose packages are installed."""
     return list(_installed())
 
 
 class GeneralTracker:
-    """Base of all trackers. Derive your own tracker from it and pass an object of it as `log_with`.
+    """The base class of all trackers. To add a custom tracker, derive a class from it and pass an
+    object of this class as `log_with`.
 
-    A class has `name`, `requires_logging_directory` and a property `tracker`, the object of the
-    service's package. With `main_process_only = False`, methods marked with `@on_main_process` run
-    on every process that creates the tracker.
+    A class must have `name`, `requires_logging_directory` and a property `tracker`, which returns
+    the object of the service's package. With `main_process_only = False`, methods marked with
+    `@on_main_process` run on every process that creates the tracker.
     """
 
     main_process_only = True
@@ -101,17 +102,17 @@ class GeneralTracker:
         """Opens the run. `Accelerator.init_trackers` calls it when processes are connected."""
 
     def store_init_configuration(self, values: dict) -> None:
-        """Stores hyper-parameters: a dict of booleans, numbers, strings and None."""
+        """Stores the hyper-parameters, which are a dict of booleans, numbers, strings and None."""
 
     def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
-        """Stores values by name at this step."""
+        """Stores the named values at this step."""
 
     def finish(self) -> None:
         """Ends the run."""
 
 
 class TensorBoardTracker(GeneralTracker):
-    """Writes event files in `logging_dir/run_name`. `writer` is torch's `SummaryWriter`, which also
+    """Writes event files to `logging_dir/run_name`. `writer` is torch's `SummaryWriter`, which also
     receives `kwargs`."""
 
     name = "tensorboard"
@@ -139,8 +140,8 @@ class TensorBoardTracker(GeneralTracker):
 
     @on_main_process
     def store_init_configuration(self, values: dict) -> None:
-        """Stores hyper-parameters for TensorBoard, and in a file `hparams.yml` in a folder whose
-        name is the current time."""
+        """Stores the hyper-parameters for TensorBoard, and in a file `hparams.yml` in a folder
+        whose name is the current time."""
         import yaml
 
         self.writer.add_hparams(values, metric_dict={})
@@ -177,8 +178,9 @@ class TensorBoardTracker(GeneralTracker):
 
 
 class _ProjectTracker(GeneralTracker):
-    """A service with an interface like W&B: a package of the tracker's name with `init` and
-    `config`, and a run with `log` and `finish`. `kwargs` are passed to `init`."""
+    """The base class for services with an interface like W&B, whose package has the tracker's name
+    and functions `init` and `config`, and whose run has `log` and `finish`. `kwargs` are passed to
+    `init`."""
 
     requires_logging_directory = False
     main_process_only = False
@@ -206,7 +208,7 @@ class _ProjectTracker(GeneralTracker):
 
     @on_main_process
     def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
-        """Passes values and `kwargs` to the `log` of the service's run."""
+        """Passes values and `kwargs` to the `log` method of the service's run."""
         self.run.log(values, step=step, **kwargs)
 
     @on_main_process
@@ -215,7 +217,7 @@ class _ProjectTracker(GeneralTracker):
 
 
 class _PictureTracker(_ProjectTracker):
-    """A service whose package has an `Image` class."""
+    """The base class for services whose package has an `Image` class."""
 
     @on_main_process
     def log_images(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
@@ -226,7 +228,7 @@ class _PictureTracker(_ProjectTracker):
 
 
 class WandBTracker(_PictureTracker):
-    """Weights & Biases. `kwargs` are passed to `wandb.init`."""
+    """Logs to Weights & Biases. `kwargs` are passed to `wandb.init`."""
 
     name = "wandb"
 
@@ -240,20 +242,20 @@ class WandBTracker(_PictureTracker):
         step: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """Logs a table: column names and rows, or a data frame."""
+        """Logs a table, given as column names and rows, or as a data frame."""
         table = self._package.Table(columns=columns, data=data, dataframe=dataframe)
         self.log({table_name: table}, step=step, **kwargs)
 
 
 class TrackioTracker(_ProjectTracker):
-    """Trackio. The name of the run becomes Trackio's project. `kwargs` are passed to
+    """Logs to Trackio. The name of the run becomes Trackio's project. `kwargs` are passed to
     `trackio.init`."""
 
     name = "trackio"
 
 
 class CometMLTracker(GeneralTracker):
-    """Comet. Its API key comes from Comet's own configuration. `kwargs` are passed to
+    """Logs to Comet. The API key comes from Comet's own configuration. `kwargs` are passed to
     `comet_ml.start`, or to `comet_ml.Experiment` before version 3.41."""
 
     name = "comet_ml"
@@ -300,7 +302,7 @@ class CometMLTracker(GeneralTracker):
 
 
 class AimTracker(GeneralTracker):
-    """Aim, with a repository in `logging_dir`. `kwargs` are passed to `aim.Run`."""
+    """Logs to Aim, with a repository in `logging_dir`. `kwargs` are passed to `aim.Run`."""
 
     name = "aim"
     requires_logging_directory = True
@@ -339,7 +341,7 @@ class AimTracker(GeneralTracker):
         self, values: dict, step: int | None = None, kwargs: dict[str, dict] | None = None
     ) -> None:
         """Logs images by name. An image is an array or a PIL image, or a pair of an image and its
-        caption. `kwargs["aim_image"]` is passed to `aim.Image`, `kwargs["track"]` to
+        caption. `kwargs["aim_image"]` is passed to `aim.Image`, and `kwargs["track"]` is passed to
         `Run.track`."""
         import aim
 
@@ -355,7 +357,7 @@ class AimTracker(GeneralTracker):
 
 
 class MLflowTracker(GeneralTracker):
-    """MLflow: a run of the experiment of this name, which is created if it does not exist.
+    """Logs to a run of the MLflow experiment with this name, which is created if it does not exist.
     Artifacts are stored in `logging_dir`. MLFLOW_EXPERIMENT_NAME, MLFLOW_RUN_ID, MLFLOW_TAGS (JSON)
     and MLFLOW_NESTED_RUN override the arguments. A `run_id` continues that run."""
 
@@ -410,7 +412,8 @@ class MLflowTracker(GeneralTracker):
 
     @on_main_process
     def store_init_configuration(self, values: dict) -> None:
-        """Logs parameters of the run. Skips those that are too long for MLflow, with a warning."""
+        """Logs the parameters of the run. Skips parameters that are too long for MLflow, with a
+        warning."""
         import mlflow
         from mlflow.utils import validation
 
@@ -470,8 +473,8 @@ class MLflowTracker(GeneralTracker):
 
 
 class ClearMLTracker(GeneralTracker):
-    """ClearML: the running task, or a new one. `kwargs` are passed to `Task.init`. CLEARML_PROJECT
-    and CLEARML_TASK override the name."""
+    """Logs to the current ClearML task, or to a new one. `kwargs` are passed to `Task.init`.
+    CLEARML_PROJECT and CLEARML_TASK override the name."""
 
     name = "clearml"
     requires_logging_directory = False
@@ -505,8 +508,8 @@ class ClearMLTracker(GeneralTracker):
 
     @on_main_process
     def log(self, values: dict[str, int | float], step: int | None = None, **kwargs: Any) -> None:
-        """Logs scalars at a step, or as single values without a step. `eval_loss` becomes the
-        series `eval` of `loss`; `test_` and `train_` are treated alike."""
+        """Logs scalars at a step, or as single values if no step is passed. `eval_loss` becomes the
+        series `eval` of `loss`. `test_` and `train_` are treated in the same way."""
         service = self.task.get_logger()
         for name, value in values.items():
             if not isinstance(value, (int, float)):
@@ -537,8 +540,8 @@ class ClearMLTracker(GeneralTracker):
         step: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """Logs a table: a data frame, or rows. The first row contains the column names unless
-        `columns` is given."""
+        """Logs a table, given as a data frame or as rows. The first row contains the column names
+        unless `columns` is passed."""
         table = dataframe
         if table is None:
             if data is None:
@@ -566,7 +569,7 @@ class ClearMLTracker(GeneralTracker):
 
 
 class DVCLiveTracker(GeneralTracker):
-    """DVCLive: `live`, or a new `dvclive.Live`, which receives `kwargs` but no name."""
+    """Logs to `live`, or to a new `dvclive.Live`, which receives `kwargs` but no name."""
 
     name = "dvclive"
     requires_logging_directory = False
@@ -595,8 +598,8 @@ class DVCLiveTracker(GeneralTracker):
 
     @on_main_process
     def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
-        """Logs values that DVCLive supports as metrics. Skips other values, with a warning. Ends
-        the step."""
+        """Logs values that DVCLive supports as metrics, and ends the step. Skips other values, with
+        a warning."""
         from dvclive.plots import Metric
 
         if step is not None:
@@ -614,7 +617,7 @@ class DVCLiveTracker(GeneralTracker):
 
 
 class SwanLabTracker(_PictureTracker):
-    """SwanLab. `kwargs` are passed to `swanlab.init`."""
+    """Logs to SwanLab. `kwargs` are passed to `swanlab.init`."""
 
     name = "swanlab"
 
@@ -626,10 +629,11 @@ class SwanLabTracker(_PictureTracker):
 
 
 class JsonLinesTracker(GeneralTracker):
-    """Writes `metrics.jsonl` in `logging_dir/run_name`, in the same format as C++ runs;
-    docs/guide_observe.md has its schema. Records checkpoints, and the step at which a run resumes.
-    The file belongs to the tracker of this process that was started last, because a notebook cell
-    may run again. Values for an earlier or finished tracker are discarded, with a warning."""
+    """Writes `logging_dir/run_name/metrics.jsonl`, in the same format as C++ runs.
+    docs/guide_observe.md describes this format. Also records checkpoints, and the step from which a
+    run resumes. The file belongs to the tracker of this process that was started last, because a
+    notebook cell may run again. Values for an earlier or finished tracker are discarded, with a
+    warning."""
 
     name = "jsonl"
     requires_logging_directory = True
@@ -676,8 +680,8 @@ class JsonLinesTracker(GeneralTracker):
 
     @on_main_process
     def log(self, values: dict, step: int | None = None) -> None:
-        """Logs numbers, strings, booleans, and dicts of these as `name/inner`. Without a step, uses
-        the one after the latest."""
+        """Logs numbers, strings and booleans, and dicts of these as `name/inner`. If no step is
+        passed, uses the step after the latest one."""
         if self.file.closed:
             self._warn_once(
                 f"[log] {', '.join(values)} and all later values are not written, because the "
@@ -697,7 +701,7 @@ class JsonLinesTracker(GeneralTracker):
 
     @on_main_process
     def resume(self, step: int) -> None:
-        """Prepares for logging this step and later ones again."""
+        """Prepares for logging this step and later steps again."""
         self.next_step = step
         self._write(step=step, event="resume")
 
@@ -736,7 +740,7 @@ class JsonLinesTracker(GeneralTracker):
 
 
 def _plain(values: dict, prefix: str = "") -> dict[str, Any]:
-    """Converts values to ones that JSON can represent. JSON has no NaN or infinity."""
+    """Converts values to values that JSON can represent. JSON has no NaN or infinity."""
     found: dict[str, Any] = {}
     for name, value in listify(values).items():
         if isinstance(value, dict):
@@ -790,10 +794,10 @@ def register_tracker_class(tracker_class: type[GeneralTracker]) -> None:
 def filter_trackers(
     log_with: Any, logging_dir: str | os.PathLike | None = None
 ) -> list[LoggerType | str | GeneralTracker]:
-    """The trackers of `log_with` that can be started, without duplicates. `log_with` is one tracker
-    or a list (names, `LoggerType`s or objects); "all" means every tracker whose package is
-    installed. Raises for unknown names, and if a tracker needs a `logging_dir` but none is
-    given."""
+    """Returns the trackers of `log_with` that can be started, without duplicates. `log_with` is one
+    tracker or a list of trackers, which are names, `LoggerType`s or objects. "all" means every
+    tracker whose package is installed. Raises an error if a name is unknown, or if a tracker needs
+    a `logging_dir` but none is passed."""
     if log_with is None:
         return []
     asked = list(log_with) if isinstance(log_with, (list, tuple)) else [log_with]

@@ -212,8 +212,8 @@ def test_a_folder_that_is_named_latest_wins(make):
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda a: a.save_state(), r"^\[save_state\] No output_dir given"),
-        (lambda a: a.load_state(), r"^\[load_state\] No input_dir given"),
+        (lambda a: a.save_state(), r"^\[save_state\] No output_dir was passed"),
+        (lambda a: a.load_state(), r"^\[load_state\] No input_dir was passed"),
         (lambda a: a.load_state("nowhere"), r"^\[load_state\] No checkpoint at 'nowhere'"),
         (lambda a: a.load_state("latest"), r"needs a project_dir"),
         (lambda a: a.load_state("."), r"^\[load_state\] . is not a complete checkpoint"),
@@ -253,8 +253,8 @@ def test_mismatched_checkpoint_names_the_model(make):
     before = weights_of(model)
     assert _refusal(accelerator.load_state, "x") == (
         "[load_state_dict] 'model': The saved state does not fit the Sequential: missing tensors "
-        "(2): '0.weight', '0.bias'; unexpected tensors (2): 'bias', 'weight'. Was it saved from "
-        "another model?"
+        "(2): '0.weight', '0.bias'; unexpected tensors (2): 'bias', 'weight'. Was it saved with "
+        "a different model?"
     )
     assert_equal(weights_of(model), before)
 

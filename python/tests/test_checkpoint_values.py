@@ -162,7 +162,11 @@ def test_what_does_not_fit_changes_nothing(tmp_path, optimizer, schedule, messag
     "optimizer, schedule, message",
     [
         (lambda model: torch.optim.Adam(model.parameters()), steps, "but the optimizer is Adam"),
-        (adamw, lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.9), "this schedule is Expon"),
+        (
+            adamw,
+            lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.9),
+            "this scheduler is of type Expon",
+        ),
     ],
 )
 def test_the_state_of_another_class_is_told(tmp_path, optimizer, schedule, message):

@@ -132,7 +132,7 @@ def test_write_basic_config_suits_the_machine_and_never_overwrites(tmp_path: Pat
     ours, theirs = load_both(tmp_path, [path])
     assert ours == theirs and ours[str(path)][1]["mixed_precision"] == "bf16"
     assert accelerate.utils.write_basic_config(save_location=str(path)) is False
-    assert "will not override" in capsys.readouterr().out
+    assert "is not overwritten" in capsys.readouterr().out
     assert path.read_text() == written
     with pytest.raises(ValueError, match="fp12"):
         accelerate.utils.write_basic_config("fp12", tmp_path / "other.yaml")

@@ -44,7 +44,7 @@ class Stream(IterableDataset):
 
 
 class WholeRows(torch.utils.data.Dataset):
-    """A data set that takes lists of indices."""
+    """A dataset that takes lists of indices."""
 
     def __len__(self):
         return 10

@@ -139,7 +139,7 @@ def test_an_evaluation_before_training_changes_nothing(runs, scenario):
 
 @pytest.mark.parametrize("scenario", ["sampled_evaluation"])
 def test_metrics_have_every_row_that_was_drawn(runs, scenario):
-    """The original takes the length of the data set for the number of rows that its sampler draws:
+    """The original takes the length of the dataset for the number of rows that its sampler draws:
     of eleven rows it returns nine in one process, and thirteen, including duplicates, in two."""
     original, ours = runs.compared(scenario)
     for theirs, mine in zip(original, ours):

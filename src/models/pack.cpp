@@ -104,8 +104,7 @@ ModelInputs pack(const ModelInputs& padded, const PackOptions& options) {
       size_of("num_tokens", options.num_tokens, num_real);
   const int64_t max_length = size_of(
       "max_length", options.max_length, lengths_B.max().item<int64_t>());
-  // The row is filled up with sequences of maximum length, and one with the
-  // rest.
+  // The row is padded with sequences of maximum length, and one with the rest.
   const int64_t num_missing = num_tokens - num_real;
   const int64_t num_fillers = (num_missing + max_length - 1) / max_length;
   const int64_t num_sequences =

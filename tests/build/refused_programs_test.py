@@ -15,12 +15,12 @@ import subprocess
 import sys
 
 SENTENCES = [
-    "this value holds no tensor and no number: give the collective a tensor",
-    "prepare takes a module by a std::shared_ptr or a TORCH_MODULE holder",
+    "this value contains neither tensors nor numbers: pass a tensor",
+    "prepare takes a module in a std::shared_ptr or a TORCH_MODULE holder",
     "DataLoader: this type is not a dataset. It needs `size_t size() const` and `get(int64_t index)`",
     "torch::save cannot take a prepared optimizer: use accelerator.save_state(folder)",
-    "prepare shares the module: give it a std::shared_ptr or a TORCH_MODULE holder",
-    "the number of a TensorDataset's columns is not known to the compiler: write batch[0] and",
+    "prepare shares the module: pass a std::shared_ptr or a TORCH_MODULE holder",
+    "the number of columns of a TensorDataset is not known to the compiler: write batch[0] and",
 ]
 here = pathlib.Path(__file__).resolve().parent
 commands = json.loads(pathlib.Path(sys.argv[1], "compile_commands.json").read_text())

@@ -66,6 +66,7 @@ IDIOMS = [
     (r"\b(?:something|objects?|values?) else than\b|\bother \w+ than (?!one\b)", "X other than Y"),
     (r"\bwhoever\b", "a process that, the program that"),
     (r", at most \w+ (?:are )?(?:allowed|used)\b", "but at most N are allowed"),
+    (r"\bsaved (?:from|with) another\b", "saved from a different X"),
 ]
 # Only in comments and docstrings: some of these are fine in a message or a document.
 COMMENT_IDIOMS = [
@@ -91,6 +92,10 @@ COMMENT_IDIOMS = [
     (r"\bwhoever (?:asks|reads|wants|looks|comes|brings)\b", "name who does it"),
     (r"\bmeet(?:s|ing)? (?:those|the gradients) of\b", "are synchronised with"),
     (r"(?<!there\s)\bis none of\b", "is not one of"),
+    (r"\bdata sets?\b", "dataset"),
+    (r"\bfill(?:s|ed|ing)? (?:\w+ ){0,3}up\b", "pad, complete"),
+    (r"\blike `+, for\b", "Like X, but for ..."),
+    (r"\breplac(?:e|es|ed|ing) [^.;,]{1,60} by\b", "replace X with Y"),
 ]
 
 
@@ -298,6 +303,7 @@ for name, text in [
     ("a.cpp", "int x; // goes\nint y; // on\n  // The step under way\n  // ends."),
     ("a.py", '"""Keeps what\nso many ranks have."""'),
     ("a.py", "# As long as\n# it lives.\n"),
+    ("a.h", "/// Like `x`,\n/// for a data set."),
 ]:
     assert planted(name, text, commented), f"{text!r} was not found"
 for name, text in [

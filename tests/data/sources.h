@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Data sets and loops for tests of loaders.
+// Datasets and loops for tests of loaders.
 #pragma once
 
 #include <torch/torch.h>

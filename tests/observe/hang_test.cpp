@@ -494,8 +494,8 @@ TEST(Doctor, SaysThatThereIsNoProcess) {
   EXPECT_EQ(
       result.err,
       "[doctor] No process " + pid +
-          " on this machine. The process has exited, or it runs on another "
-          "machine\n");
+          " on this machine. The process has exited or is running on "
+          "another machine\n");
 }
 
 } // namespace

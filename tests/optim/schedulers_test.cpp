@@ -466,7 +466,7 @@ TEST(Scheduler, ReportsBadUseInOneLine) {
       [&] { steps.step(1.0); }, throws("StepLR takes no metric. Call step()"));
   EXPECT_THAT(
       [&] { steps.load_state_dict(plateau.state_dict()); },
-      throws("the schedule ReduceLROnPlateau, but this one is StepLR"));
+      throws("of type ReduceLROnPlateau, but this schedule is of type StepLR"));
   optimizer.add_group({.parameters = {torch::zeros({1})}});
   EXPECT_THAT(
       [&] { steps.step(); }, throws("has 3 parameter groups, but had 2"));

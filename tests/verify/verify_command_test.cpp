@@ -87,8 +87,8 @@ INSTANTIATE_TEST_SUITE_P(
             "rank 0"},
         Mistake{
             "adapter",
-            "A tensor of shape [24, 24] is trained, but belongs to no prepared "
-            "model"},
+            "A tensor of shape [24, 24] is trained, but does not belong to any "
+            "prepared model"},
         Mistake{
             "raw_backward",
             "gradients that accelerator.backward() did not compute"},

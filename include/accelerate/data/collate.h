@@ -12,11 +12,11 @@
 // |                                   | lengths and presence must agree       |
 // | struct with `tensor_fields`       | see below                             |
 //
-// A struct stays its own type if its listed fields keep theirs (tensors, and
-// containers of tensors); members that it does not list come from the first
-// sample. If a field changes its type (a number becomes a tensor), the batch is
-// the struct's nested type `Batch`, which lists as many fields, or a tuple of
-// the fields if there is no `Batch`:
+// A batch of structs is the same struct if the types of its listed fields do
+// not change (tensors, and containers of tensors). Members that are not listed
+// come from the first sample. If the type of a field changes (a number becomes
+// a tensor), the batch is the struct's nested type `Batch`, which must list the
+// same number of fields, or a tuple of the fields if there is no `Batch`:
 //
 //     struct Review {
 //       std::string text;
@@ -55,28 +55,29 @@ namespace accelerate {
 
 /// How samples of different lengths become one batch.
 struct ACCELERATE_API PaddingOptions {
-  /// Pad the first dimension of tensors to the longest of the batch, rounded up
-  /// to a multiple of this.
+  /// Pad the first dimension of tensors to the longest in the batch, rounded up
+  /// to a multiple of this number.
   int64_t multiple_of = 1;
   /// Pad to this length instead. A longer sample is an error.
   std::optional<int64_t> length = {};
   /// Pad at the front instead of the end.
   bool left = false;
-  /// The padding value by field name; 0 for other fields.
+  /// The padding value for each field name. Other fields are padded with 0.
   std::map<std::string, double> values = {{"labels", -100}};
-  /// The fields to pad; if empty, all tensors with at least one dimension.
+  /// The fields to pad. If empty, all tensors with at least one dimension are
+  /// padded.
   std::vector<std::string> fields = {};
   /// The name of a generated field that is 1 for real elements of `mask_of` and
-  /// 0 for padding. Generated if samples are maps of tensors without that key,
-  /// or structs whose field of that name is undefined; existing masks are
+  /// 0 for padding. It is generated if samples are maps of tensors without that
+  /// key, or structs whose field of that name is undefined. Existing masks are
   /// padded with 0.
   std::string mask = "attention_mask";
   std::string mask_of = "input_ids";
 };
 
-/// Stacks samples of equal shapes; loaders do this by default. Throws
-/// `UsageError` if there are no samples or their shapes differ, naming the
-/// field, the positions in the batch and both shapes.
+/// Stacks samples of equal shapes. Loaders do this by default. Throws a
+/// `UsageError` if there are no samples or their shapes differ. The message
+/// names the field, the positions in the batch and both shapes.
 template <class T>
 Collated<T> collate(const std::vector<T>& samples) {
   return detail::join_samples(samples, nullptr);

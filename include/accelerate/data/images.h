@@ -28,28 +28,29 @@
 
 namespace accelerate {
 
-/// Reads a JPEG or PNG file, distinguished by its first bytes, as a uint8
-/// tensor of shape 3 x H x W in RGB order, with the pixels of Pillow's
-/// `convert("RGB")`: grey is replicated, transparency is dropped, 16-bit
-/// channels keep their upper 8 bits, and CMYK is converted. Gamma and EXIF
-/// rotation are ignored. Throws `SystemError` if the file cannot be read,
-/// `DataError` if it is damaged, has another format or more than 2^28 pixels,
-/// `UsageError` if this build has no reader for the format.
+/// Reads a JPEG or PNG file as a uint8 tensor of shape 3 x H x W in RGB order.
+/// The first bytes of the file determine the format. The pixels are the same as
+/// with Pillow's `convert("RGB")`: grey is replicated, transparency is dropped,
+/// 16-bit channels keep their upper 8 bits, and CMYK is converted. Gamma and
+/// EXIF rotation are ignored. Throws `SystemError` if the file cannot be read,
+/// `DataError` if it is damaged, has a different format or more than 2^28
+/// pixels, and `UsageError` if this build has no reader for the format.
 ACCELERATE_API at::Tensor read_image(const std::filesystem::path& file);
 
-/// One preprocessing step; takes and returns C x H x W. Called by several
-/// threads at once. Any function of this type works.
+/// A preprocessing step, which takes and returns an image of shape C x H x W.
+/// Several threads call it at once. Any function of this type works.
 using ImageTransform = std::function<
     at::Tensor(const at::Tensor& image, at::Generator& generator)>;
 
-/// Resizes the shorter side to `size` pixels; bilinear with antialiasing.
+/// Resizes the shorter side to `size` pixels, with bilinear interpolation and
+/// antialiasing.
 ACCELERATE_API ImageTransform resize(int64_t size);
 /// Resizes both sides, ignoring the aspect ratio.
 ACCELERATE_API ImageTransform resize(int64_t height, int64_t width);
-/// Cuts out the centre; smaller images are first padded with black.
+/// Cuts out the centre. Smaller images are first padded with black.
 ACCELERATE_API ImageTransform center_crop(int64_t size);
-/// Cuts out a random part, after padding with `padding` black pixels. Throws
-/// `UsageError` if the image is smaller.
+/// Pads each side with `padding` black pixels, then cuts out a random part.
+/// Throws `UsageError` if the padded image is too small.
 ACCELERATE_API ImageTransform random_crop(int64_t size, int64_t padding = 0);
 /// Cuts out a random part of `min_scale` to 1 of the area, with an aspect ratio
 /// from 3:4 to 4:3, and resizes it to `size` x `size`, like torchvision's
@@ -58,20 +59,22 @@ ACCELERATE_API ImageTransform
 random_resized_crop(int64_t size, double min_scale = 0.08);
 /// Mirrors the image horizontally with this probability.
 ACCELERATE_API ImageTransform random_horizontal_flip(double probability = 0.5);
-/// Converts to fp32 from 0 to 1, subtracts `mean` and divides by `deviation`,
-/// each one value per channel or one for all.
+/// Converts to fp32 values from 0 to 1, subtracts `mean` and divides by
+/// `deviation`. Both contain one value per channel, or one value for all
+/// channels.
 ACCELERATE_API ImageTransform
 normalize(std::vector<double> mean, std::vector<double> deviation);
 
-/// The files in `folder/CLASS/...`, recursively, following links and including
-/// hidden ones. Classes are numbered in the order of their names; samples are
-/// ordered by class and path. A sample is the image after all transforms, and
-/// its class. Without transforms, images are fp32 from 0 to 1.
+/// The image files in `folder/CLASS/...`, including subfolders, links and
+/// hidden files. Classes are numbered in alphabetical order, and samples are
+/// ordered by class and path. A sample consists of the image after all
+/// transforms, and its class. Without transforms, images contain fp32 values
+/// from 0 to 1.
 class ACCELERATE_API ImageFolder {
  public:
   /// Lists files that end in .jpg, .jpeg or .png (in any case) without reading
-  /// them. Throws `SystemError` if the folder cannot be read, `DataError` if
-  /// there is no class, or one without an image.
+  /// them. Throws `SystemError` if the folder cannot be read, and `DataError`
+  /// if there are no classes or a class has no images.
   explicit ImageFolder(
       const std::filesystem::path& folder,
       std::vector<ImageTransform> transforms = {});

@@ -11,20 +11,21 @@
 
 namespace accelerate {
 
-/// The capacity of every packed batch; the fields are those of
+/// The capacity of every packed batch. The fields are those of
 /// `models::PackOptions`.
 struct ACCELERATE_API PackedBatchOptions {
   /// Tokens per batch.
   int64_t num_tokens = 0;
-  /// Sequences per batch, including those that fill up the row.
+  /// Sequences per batch, including those that pad the row.
   int64_t num_sequences = 0;
   /// Tokens per sequence.
   int64_t max_length = 0;
 };
 
-/// Adds samples in the order of `sampler` to a batch while `models::pack` has
-/// room for them, so every step has the same number of tokens, whatever the
-/// lengths. With a random order, about half a sequence per batch stays empty.
+/// Adds samples to a batch in the order of `sampler` as long as `models::pack`
+/// has room for them. Every step then has the same number of tokens, whatever
+/// the lengths of the samples. With a random order, padding takes about half a
+/// sequence per batch.
 ///
 ///     const std::vector<int64_t> lengths = {3, 7, 5, 2};
 ///     auto sampler = std::make_shared<accelerate::PackedBatchSampler>(
@@ -36,8 +37,9 @@ class ACCELERATE_API PackedBatchSampler final : public BatchSampler {
  public:
   /// `lengths[i]` is the number of tokens of sample i. Throws `UsageError` if
   /// one is below 1 or above `max_length`, if `max_length` exceeds
-  /// `num_tokens`, or if `num_sequences` is too small to fill up the row after
-  /// a single sample, which takes ceil(num_tokens / max_length) + 1.
+  /// `num_tokens`, or if `num_sequences` is too small to pad the row after a
+  /// single sample, which needs up to ceil(num_tokens / max_length) + 1
+  /// sequences.
   PackedBatchSampler(
       std::shared_ptr<const Sampler> sampler,
       std::vector<int64_t> lengths,
@@ -47,7 +49,7 @@ class ACCELERATE_API PackedBatchSampler final : public BatchSampler {
 
  private:
   /// Whether `num_samples` samples with `num_tokens` tokens in total, plus the
-  /// sequences that fill up the row, stay within `num_sequences`.
+  /// sequences that pad the row, do not exceed `num_sequences`.
   bool fits_row(int64_t num_samples, int64_t num_tokens) const;
 
   std::shared_ptr<const Sampler> sampler_;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Distributes samples over batches and ranks: only indices, no data.
+// Distributes sample indices over batches and ranks. Nothing here reads data.
 //
-// A `Sampler` returns the order of an epoch (or a `BatchSampler` its batches),
-// which a `BatchShard` distributes over ranks. Orders depend only on (seed,
-// epoch), not on the number of processes or on restarts. All classes here are
-// immutable and may be shared between threads.
+// A `Sampler` returns the order of the samples of an epoch, or a `BatchSampler`
+// returns its batches, and a `BatchShard` distributes them over ranks. Orders
+// depend only on the seed and the epoch, not on the number of processes or on
+// restarts. All classes here are immutable and may be shared between threads.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class ACCELERATE_API Sampler {
   virtual std::vector<int64_t> order(uint64_t seed, int64_t epoch) const = 0;
 };
 
-/// 0, 1, 2, ... in every epoch.
+/// Returns 0, 1, 2, ... in every epoch.
 class ACCELERATE_API SequentialSampler final : public Sampler {
  public:
   /// Throws `UsageError` if `size` is negative.
@@ -37,9 +37,9 @@ class ACCELERATE_API SequentialSampler final : public Sampler {
   int64_t size_;
 };
 
-/// Every index once, in a new order in every epoch: the same as
-/// `torch.randperm(size)` with a CPU generator seeded with `seed + epoch`, and
-/// therefore as Hugging Face's `SeedableRandomSampler`.
+/// Returns every index once, in a new order in every epoch. The order is that
+/// of `torch.randperm(size)` with a CPU generator seeded with `seed + epoch`,
+/// as in Hugging Face's `SeedableRandomSampler`.
 class ACCELERATE_API RandomSampler final : public Sampler {
  public:
   /// Throws `UsageError` if `size` is negative.
@@ -51,13 +51,14 @@ class ACCELERATE_API RandomSampler final : public Sampler {
   int64_t size_;
 };
 
-/// Draws index i with probability `weights[i] / sum`, like torch's sampler of
-/// this name with a CPU generator seeded with `seed + epoch`.
+/// Draws index i with probability `weights[i] / sum`. The result is the same as
+/// with torch's sampler of this name and a CPU generator seeded with `seed +
+/// epoch`.
 class ACCELERATE_API WeightedRandomSampler final : public Sampler {
  public:
-  /// Throws `UsageError` if `num_samples` is below 1, a weight is negative or
-  /// not finite, all are zero, or, without replacement, fewer than
-  /// `num_samples` are positive.
+  /// Throws `UsageError` if `num_samples` is below 1, if a weight is negative
+  /// or not finite, if all weights are zero, or, without replacement, if fewer
+  /// than `num_samples` weights are positive.
   WeightedRandomSampler(
       std::vector<double> weights,
       int64_t num_samples,
@@ -71,12 +72,13 @@ class ACCELERATE_API WeightedRandomSampler final : public Sampler {
   bool replacement_;
 };
 
-/// Every index once, with similar lengths next to each other, so that batches
-/// need little padding. Shuffled indices are split into mega-batches of
-/// `mega_batch_factor * batch_size`, each sorted by length, longest first. The
-/// longest sample of all comes first, so that memory runs out early or never.
-/// Equal to `get_length_grouped_indices` of transformers with a generator
-/// seeded with `seed + epoch`.
+/// Returns every index once, with samples of similar length next to each other,
+/// so that batches need little padding. Shuffled indices are split into
+/// mega-batches of `mega_batch_factor * batch_size` samples. Each mega-batch is
+/// sorted by length, longest first. The longest sample of all comes first, so
+/// that memory runs out early or never. The result equals
+/// `get_length_grouped_indices` of transformers with a generator seeded with
+/// `seed + epoch`.
 class ACCELERATE_API LengthGroupedSampler final : public Sampler {
  public:
   /// `batch_size` is the number of samples that all ranks together use per
@@ -105,13 +107,13 @@ class ACCELERATE_API BatchSampler {
       int64_t epoch) const = 0;
 };
 
-/// Adds samples in the order of `sampler` to a batch while the padded batch
-/// (number of samples times longest length) stays within `max_tokens`. Combine
-/// it with a `LengthGroupedSampler` to keep padding low.
+/// Adds samples to a batch in the order of `sampler` as long as the size of the
+/// padded batch (number of samples times longest length) does not exceed
+/// `max_tokens`. Combine it with a `LengthGroupedSampler` to keep padding low.
 class ACCELERATE_API TokenBudgetBatchSampler final : public BatchSampler {
  public:
-  /// `lengths[i]` is the number of tokens of sample i. Throws `UsageError` if
-  /// one is above `max_tokens` or negative.
+  /// `lengths[i]` is the number of tokens of sample i. Throws `UsageError` if a
+  /// length is negative or above `max_tokens`.
   TokenBudgetBatchSampler(
       std::shared_ptr<const Sampler> sampler,
       std::vector<int64_t> lengths,
@@ -127,17 +129,19 @@ class ACCELERATE_API TokenBudgetBatchSampler final : public BatchSampler {
 
 /// How an order is split into batches.
 struct ACCELERATE_API BatchOptions {
-  /// Samples per batch and rank; with `split_batches`, of all ranks together.
+  /// Samples per batch of one rank, or of all ranks together with
+  /// `split_batches`.
   int64_t batch_size = 1;
-  /// Drop samples that do not fill a round of all ranks.
+  /// Drop samples at the end that do not fill a round of all ranks.
   bool drop_last = false;
   /// If the number of full batches is not a multiple of the number of ranks,
-  /// start the order again to fill up. Otherwise some ranks get fewer or
-  /// shorter batches. This also fills up the batches of a single rank; loaders
-  /// therefore pass false if `world_size` is 1, as Hugging Face's does.
+  /// repeat indices from the start of the order to complete the last round.
+  /// Without this option, some ranks get fewer or shorter batches. This also
+  /// completes the last batch of a single rank, so loaders pass false if
+  /// `world_size` is 1, as Hugging Face's loader does.
   bool even_batches = true;
-  /// Split each batch into one equal part per rank, instead of distributing
-  /// whole batches in turn.
+  /// Split each batch into equal parts, one per rank, instead of distributing
+  /// whole batches to the ranks in turn.
   bool split_batches = false;
 
   bool operator==(const BatchOptions&) const = default;
@@ -153,9 +157,9 @@ struct ACCELERATE_API ShardOptions {
 
 namespace detail {
 
-/// Distributes units (samples, or batches of varying size) in rounds: every
-/// rank gets `per_rank` units of each. This covers both ways of sharding:
-/// splitting a batch of B samples means B / `world_size` samples per rank.
+/// Distributes units (samples, or batches of varying size) in rounds. In each
+/// round, every rank gets `per_rank` units. This covers both ways of sharding:
+/// to split a batch of B samples, each rank gets B / `world_size` samples.
 struct ACCELERATE_API Rounds {
   int64_t per_rank = 1;
   bool drop_last = false;
@@ -168,8 +172,8 @@ struct ACCELERATE_API Rounds {
   /// The number of batches of this rank in an epoch of `num_units`.
   int64_t num_batches(int64_t num_units) const;
   int64_t first(int64_t index) const;
-  /// The end of the units of batch `index`: one more than the last. Above
-  /// `num_units` if the batch is filled up.
+  /// The end of the units of batch `index`: the position of its last unit plus
+  /// 1. Above `num_units` if the batch contains repeats.
   int64_t last(int64_t index, int64_t num_units) const;
   /// The unit at `position`. Positions past the end start again at unit 0.
   int64_t unit(int64_t position, int64_t num_units) const;
@@ -177,8 +181,8 @@ struct ACCELERATE_API Rounds {
 
 } // namespace detail
 
-/// One rank's batches of one epoch: Hugging Face's `BatchSamplerShard` in
-/// closed form, with O(1) access to any batch.
+/// The batches of one rank in one epoch. This is Hugging Face's
+/// `BatchSamplerShard` in closed form, with O(1) access to any batch.
 ///
 ///     accelerate::BatchShard shard(
 ///         accelerate::RandomSampler(100).order(seed, epoch),
@@ -188,18 +192,19 @@ struct ACCELERATE_API Rounds {
 ///       use(shard.batch(i).indices);
 ///     }
 ///
-/// Filling up repeats the first round of the epoch (more than once if the epoch
-/// is shorter than a round).
+/// The last round is completed with samples from the first round of the epoch,
+/// which are repeated more than once if the epoch is shorter than a round.
 class ACCELERATE_API BatchShard {
  public:
   struct Batch {
     std::vector<int64_t> indices;
-    /// How many indices are real; they come first. The others are repeats.
+    /// How many indices are real. Real indices come first, and the others are
+    /// repeats.
     int64_t num_real = 0;
   };
 
   /// `num_done` samples at the start of the order were already used, by any
-  /// number of ranks; filling up still uses the start of the whole order.
+  /// number of ranks. Repeats still come from the start of the whole order.
   /// Throws `UsageError` if the batch size is below 1 or, with `split_batches`,
   /// not a multiple of the number of ranks, if the rank is not below
   /// `world_size`, or if `num_done` exceeds the order.
@@ -209,25 +214,26 @@ class ACCELERATE_API BatchShard {
       ShardOptions shard,
       int64_t num_done = 0);
 
-  /// Batches of varying size, distributed as a whole; `batch_size` is not used.
+  /// Distributes whole batches of varying size. `batch_size` is not used.
   /// `even_batches` repeats whole batches, whose `num_real` is 0.
   /// `num_done_batches` counts the batches of all ranks. Also throws
-  /// `UsageError` for an empty batch and for `split_batches`.
+  /// `UsageError` if a batch is empty or `split_batches` is set.
   BatchShard(
       std::vector<std::vector<int64_t>> batches,
       BatchOptions options,
       ShardOptions shard,
       int64_t num_done_batches = 0);
 
-  /// The batches of another rank in the same epoch; both share the order.
+  /// The batches of another rank in the same epoch. Both objects share the
+  /// order.
   BatchShard for_rank(int rank) const;
 
   /// The number of batches of this rank.
   int64_t size() const;
   /// Throws `UsageError` if `index` is not below `size()`.
   Batch batch(int64_t index) const;
-  /// The number of real samples, over all ranks, in the batches with this
-  /// index, that is, without repeats.
+  /// The number of real samples (without repeats) in the batches that all ranks
+  /// have at this index.
   int64_t num_real_of_round(int64_t index) const;
 
  private:
@@ -239,10 +245,10 @@ class ACCELERATE_API BatchShard {
   detail::Rounds rounds_;
 };
 
-/// Which elements of a stream of unknown length a rank takes: Hugging Face's
-/// `IterableDatasetShard`. Every rank reads the whole stream. A rank's batch is
-/// returned once the round of all ranks is complete, so that the end can still
-/// be dropped or filled up.
+/// Selects the elements of a stream of unknown length that a rank takes, as
+/// Hugging Face's `IterableDatasetShard` does. Every rank reads the whole
+/// stream. A rank's batch is returned once the round of all ranks is complete,
+/// so that the end can still be dropped or completed.
 ///
 ///     accelerate::IterableShard shard(options, ranks);
 ///     int64_t position = 0;
@@ -257,21 +263,22 @@ class ACCELERATE_API BatchShard {
 ///     }
 class ACCELERATE_API IterableShard {
  public:
-  /// `num_done` elements at the start were already used. Throws what
-  /// `BatchShard` throws.
+  /// `num_done` elements at the start were already used. Throws the same errors
+  /// as `BatchShard`.
   IterableShard(BatchOptions options, ShardOptions shard, int64_t num_done = 0);
 
   bool is_mine(int64_t position) const;
   bool ends_round(int64_t position) const;
-  /// Whether the element may be needed again for filling up.
+  /// Whether the element may be repeated to complete the last round.
   bool is_repeated(int64_t position) const;
-  /// Positions of this rank's batch in the incomplete round of a stream that
-  /// ended after `num_elements`. Empty if the last round is complete, is
-  /// dropped, or is left uneven and has nothing for this rank.
+  /// The positions of this rank's batch in the incomplete last round of a
+  /// stream that ended after `num_elements`. Empty if the last round is
+  /// complete or dropped, or if it is left uneven and has no elements for this
+  /// rank.
   BatchShard::Batch last_batch(int64_t num_elements) const;
   /// The number of batches of this rank for a stream of `num_elements`.
   int64_t size(int64_t num_elements) const;
-  /// Elements that all ranks together use per step.
+  /// The number of elements that all ranks together use per step.
   int64_t round_size() const { return rounds_.round_size(); }
 
  private:

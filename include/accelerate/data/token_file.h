@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of token ids for language models: only ids, little-endian, 16 or 32
-// bits each, as nanoGPT and others write them.
+// Files of token ids for language models. The files contain only ids, as
+// little-endian integers of 16 or 32 bits, as written by nanoGPT and others.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,14 +23,14 @@ struct ACCELERATE_API TokenFileOptions {
   /// Tokens per sample.
   int64_t sequence_length = 1024;
   TokenWidth width = TokenWidth::k16;
-  /// False: `labels` equal `input_ids`, for models that shift them when
-  /// computing the loss (as Hugging Face's and ours do). True: `labels[i]` is
-  /// the token after `input_ids[i]`.
+  /// If false, `labels` equal `input_ids`, for models that shift labels when
+  /// they compute the loss (as Hugging Face's and our models do). If true,
+  /// `labels[i]` is the token after `input_ids[i]`.
   bool shift_labels = false;
 };
 
-/// One sample, [sequence_length], or a batch, [n, sequence_length]; kLong. The
-/// two never share memory.
+/// A sample, of shape [sequence_length], or a batch, of shape [n,
+/// sequence_length], with dtype kLong. The two tensors never share memory.
 struct ACCELERATE_API TokenSample {
   at::Tensor input_ids;
   at::Tensor labels;
@@ -43,19 +43,19 @@ inline auto field_names(const TokenSample&) {
 }
 
 /// Consecutive samples of `sequence_length` tokens from files that form one
-/// long text: a sample may start in one file and end in the next. The rest at
-/// the end of the last file is dropped. Files are mapped, not read: memory
-/// contains only accessed pages, which processes share. Files must not be
-/// truncated during use. Copies share the mapping; any number of threads may
-/// read.
+/// long text. A sample may start in one file and end in the next. Tokens at the
+/// end of the last file that do not fill a sample are dropped. Files are
+/// mapped, not read: only accessed pages are in memory, and processes share
+/// them. Files must not be truncated during use. Copies share the mapping, and
+/// any number of threads may read.
 ///
 ///     accelerate::TokenFileDataset train(
 ///         {"train_000.bin", "train_001.bin"}, {.sequence_length = 1024});
 class ACCELERATE_API TokenFileDataset {
  public:
-  /// Throws `SystemError` if a file cannot be read, `DataError` if one ends
-  /// inside a token or all together are shorter than one sample, `UsageError`
-  /// if there is no file or `sequence_length` is below 1.
+  /// Throws `SystemError` if a file cannot be read, `DataError` if a file ends
+  /// inside a token or all files together are shorter than one sample, and
+  /// `UsageError` if there are no files or `sequence_length` is below 1.
   explicit TokenFileDataset(
       const std::vector<std::filesystem::path>& files,
       TokenFileOptions options = {});
@@ -73,7 +73,7 @@ class ACCELERATE_API TokenFileDataset {
 };
 
 /// Writes a file of token ids atomically. Throws `UsageError` if an id does not
-/// fit the width, `SystemError` if the file cannot be written.
+/// fit into the given width, and `SystemError` if the file cannot be written.
 ACCELERATE_API void write_token_file(
     const std::filesystem::path& file,
     std::span<const int64_t> ids,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Data sets as the compiled part of the loader sees them: batches of unknown
-// type. Programs use `data_loader.h`.
+// Datasets as the compiled part of the loader sees them, with batches of
+// unknown type. Programs use `data_loader.h`.
 #pragma once
 
 #include <concepts>
@@ -28,11 +28,12 @@ using Any = std::shared_ptr<void>;
 class ACCELERATE_API ElementStream {
  public:
   virtual ~ElementStream();
-  /// Returns the next element; null at the end.
+  /// Returns the next element, or null at the end.
   virtual Any next() = 0;
 };
 
-/// The values besides the index of a sample that seed its random generator.
+/// The values that seed the random generator of a sample, in addition to its
+/// index.
 struct SampleSeed {
   uint64_t seed = 0;
   int64_t epoch = 0;
@@ -65,9 +66,9 @@ class ACCELERATE_API BatchSource {
   virtual ~BatchSource();
   /// The number of samples, or `kUnknown` for an iterable source.
   virtual int64_t size() const = 0;
-  /// Reads a batch of a map data set. Called by several threads at once.
+  /// Reads a batch of a map-style dataset. Several threads call it at once.
   virtual Any read(std::span<const int64_t> indices, SampleSeed seed) const;
-  /// Part `index` of `count` of an iterable source.
+  /// Opens part `index` of `count` of an iterable source.
   virtual std::unique_ptr<ElementStream>
   open(int64_t epoch, int64_t index, int64_t count) const;
   /// Collates the elements at `positions` of the stream into a batch.
@@ -76,14 +77,14 @@ class ACCELERATE_API BatchSource {
       std::span<const int64_t> positions) const;
 
   virtual void visit(const Any& batch, tree::Visitor& visitor) const = 0;
-  /// A deep copy of the batch.
+  /// Returns a deep copy of the batch.
   virtual Any clone(const Any& batch) const = 0;
   virtual void write(const Any& batch, tree::ByteWriter& out) const = 0;
   virtual Any read_bytes(tree::ByteReader& in) const = 0;
 };
 
-/// Call it in a catch block: throws a `DataError` that names the samples, with
-/// the caught exception nested.
+/// Call it in a catch block. Throws a `DataError` that names the samples and
+/// contains the caught exception as a nested exception.
 [[noreturn]] ACCELERATE_API void throw_data_error(
     const char* doing,
     std::span<const int64_t> samples);

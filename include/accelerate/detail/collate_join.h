@@ -30,7 +30,7 @@ class ACCELERATE_API LeafJoiner {
   explicit LeafJoiner(const PaddingOptions* padding = nullptr)
       : padding_(padding) {}
 
-  /// `name` is that of the field; `path` is its position, for messages.
+  /// `name` is the name of the field, and `path` is its position, for messages.
   at::Tensor join(
       const std::vector<at::Tensor>& values,
       const std::string& name,
@@ -40,10 +40,10 @@ class ACCELERATE_API LeafJoiner {
   at::Tensor join(const std::vector<float>& values);
   at::Tensor join(const std::vector<double>& values);
 
-  /// The mask of the field joined under the name `mask_of`; undefined if there
-  /// was none or `name` is not the mask's name.
+  /// The mask of the field that was joined under the name `mask_of`. Undefined
+  /// if there was no such field or `name` is not the mask's name.
   at::Tensor mask(const std::string& name) const;
-  /// The name of the mask to add; empty without padding.
+  /// The name of the mask to add. Empty without padding.
   std::string mask_name() const;
 
   /// Created for each struct or map, because each has its own mask.
@@ -247,7 +247,7 @@ Collated<T> join_fields(
                         Into&& into, std::index_sequence<I...>) {
     static_assert(
         std::tuple_size_v<std::remove_cvref_t<Into>> == kSize,
-        "`Batch` must list as many fields as the sample");
+        "`Batch` must list the same number of fields as the sample");
     ((std::get<I>(into) = join_field(
           samples,
           leaves,

@@ -9,8 +9,8 @@
 
 namespace accelerate::models::detail {
 
-/// Selects the defined tensors among members, for `tensor_fields`: outputs that
-/// a model does not compute are not part of the tree.
+/// Selects the members that are defined tensors, for `tensor_fields`. Outputs
+/// that a model does not compute are therefore not part of the tree.
 class DefinedTensors {
  public:
   class Iterator {

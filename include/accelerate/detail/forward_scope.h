@@ -35,8 +35,8 @@ class ACCELERATE_API ForwardScope {
   ForwardScope(const ForwardScope&) = delete;
   ForwardScope& operator=(const ForwardScope&) = delete;
   bool wants_outputs() const;
-  /// Converts an argument for the model: a tensor to the dtype of the weights
-  /// if that is a reduced one; other arguments are unchanged.
+  /// Converts an argument for the model. If the weights have a reduced dtype,
+  /// tensors are converted to it. Other arguments are unchanged.
   template <class Argument>
   Argument&& input(Argument&& argument) {
     if constexpr (std::is_same_v<std::remove_cvref_t<Argument>, at::Tensor>) {
@@ -50,7 +50,7 @@ class ACCELERATE_API ForwardScope {
   void finish(std::span<at::Tensor* const> outputs);
 
  private:
-  /// Returns the converted tensor; null if no conversion is needed.
+  /// Returns the converted tensor, or null if no conversion is needed.
   at::Tensor* cast_input(const at::Tensor& input);
 
   ModelContext& context_;
@@ -58,7 +58,7 @@ class ACCELERATE_API ForwardScope {
   std::deque<at::Tensor> inputs_;
   std::optional<AutocastGuard> autocast_;
   bool is_finished_ = false;
-  /// The activity that the forward pass interrupts; see `RankRecord`.
+  /// The activity that the forward pass interrupts (see `RankRecord`).
   uint8_t phase_before_;
   /// Marks the forward pass for profilers.
   std::unique_ptr<at::RecordFunction> recorded_;

@@ -20,21 +20,21 @@
 
 namespace accelerate::detail {
 
-/// A flattened tree: its tensors (numbers as tensors too) and a string that
-/// describes its structure.
+/// A flattened tree: its tensors (numbers are converted to tensors) and a
+/// string that describes its structure.
 struct Leaves {
   std::vector<at::Tensor> tensors;
   std::string structure;
-  /// Which tensors were numbers; may be left empty if none was.
+  /// Which tensors were numbers. May be empty if none were.
   std::vector<bool> are_numbers = {};
 };
 template <class T>
 Leaves take_apart(const T& value) {
   static_assert(
       tree::HoldsValues<T>,
-      "this value holds no tensor and no number: give the collective a tensor, "
-      "a number, a container of them, or a struct with tensor_fields (strings "
-      "and other objects: gather_objects of objects.h)");
+      "this value contains neither tensors nor numbers: pass a tensor, "
+      "a number, a container of them, or a struct with tensor_fields (for "
+      "strings and other objects, use gather_objects of objects.h)");
   struct Taker final : tree::Visitor {
     void tensor(at::Tensor& value) override {
       tensors.push_back(value);
@@ -53,7 +53,7 @@ Leaves take_apart(const T& value) {
       tree::structure(value),
       std::move(taker.are_numbers)};
 }
-/// Replaces the tensors of a tree by `tensors` (as many as `take_apart`
+/// Replaces the tensors of a tree with `tensors` (as many as `take_apart`
 /// returned).
 template <class T>
 void put_in(T& value, const std::vector<at::Tensor>& tensors) {
@@ -75,8 +75,8 @@ T put_back(T value, const std::vector<at::Tensor>& tensors) {
   return value;
 }
 
-/// Whether a gathered value needs another type: a number, or an array of
-/// numbers.
+/// Whether a gathered value needs a different type because it is a number or an
+/// array of numbers.
 template <class T>
 struct IsNarrow
     : std::bool_constant<
@@ -89,8 +89,8 @@ inline constexpr bool is_known_map<std::map<K, V, Rest...>> = true;
 template <class K, class V, class... Rest>
 inline constexpr bool is_known_map<std::unordered_map<K, V, Rest...>> = true;
 
-/// The same tree with a vector in place of each number, so that it can hold the
-/// numbers of all ranks.
+/// Returns the same tree with a vector instead of each number, so that it can
+/// contain the numbers of all ranks.
 template <class T>
 auto widen(const T& value) {
   if constexpr (!tree::detail::has_leaf<T, IsNarrow>()) {
@@ -131,8 +131,8 @@ auto widen(const T& value) {
   } else {
     static_assert(
         !tree::detail::has_leaf<T, IsNarrow>(),
-        "gathered numbers of a struct have no room in its members: gather the "
-        "members themselves, or make them tensors or vectors");
+        "the members of this struct cannot hold gathered numbers: gather the "
+        "members separately, or make them tensors or vectors");
   }
 }
 

@@ -24,7 +24,7 @@ struct LoaderContext {
   ShardOptions shard = {};
   /// Whether each batch contains the samples of all ranks of `shard`.
   bool is_merged = false;
-  /// The device that batches are moved to; if unset, they are not moved.
+  /// The device that batches are moved to. If unset, they are not moved.
   std::optional<c10::Device> device = {};
   DataLoaderConfiguration configuration = {};
   std::shared_ptr<StepState> step_state = {};
@@ -34,9 +34,9 @@ struct LoaderContext {
 class ACCELERATE_API BatchCursor {
  public:
   virtual ~BatchCursor();
-  /// Moves to the next batch. Rethrows what reading it threw.
+  /// Moves to the next batch. Rethrows exceptions from reading it.
   virtual void advance() = 0;
-  /// The current batch; null after the last.
+  /// The current batch, or null after the last one.
   virtual void* batch() const = 0;
 };
 

@@ -15,22 +15,22 @@ struct ReducedCopies {
   /// Maps each trained tensor to the reduced-precision weights that the model
   /// computes with.
   std::unordered_map<const c10::TensorImpl*, at::Tensor> weights;
-  /// One float by which the optimizer multiplies gradients as it reads them;
-  /// undefined if it must not.
+  /// One float by which the optimizer multiplies gradients as it reads them. If
+  /// undefined, it does not multiply them.
   at::Tensor gradient_factor = {};
 };
 
 /// Scalars that an update reads from tensors, so that the host never waits and
-/// a captured step sees new values at every replay. Undefined or empty if the
-/// host passes them instead.
+/// a captured step sees new values in every replay. They are undefined or empty
+/// if the host passes the values instead.
 struct StepScalars {
-  /// One float, 0 or 1; if 1, the step changes nothing.
+  /// One float, 0 or 1. If it is 1, the step changes nothing.
   at::Tensor found_inf = {};
   /// One float per group, used instead of the group's own learning rate.
   std::vector<at::Tensor> learning_rates = {};
-  /// Passed to optimizers that support it: each also writes the weights of the
-  /// parameters it has changed. Gradients of such parameters may have the dtype
-  /// of the weights.
+  /// Passed to optimizers that support it. They also write the
+  /// reduced-precision weights of the parameters that they change. Gradients of
+  /// such parameters may have the dtype of these weights.
   std::vector<const ReducedCopies*> copies = {};
 
   bool empty() const { return !found_inf.defined() && learning_rates.empty(); }
@@ -44,7 +44,7 @@ class ACCELERATE_API TakesStepScalars {
   /// Whether the optimizer writes `StepScalars::copies` with its current
   /// options.
   virtual bool takes_copies() const { return false; }
-  /// Passes the scalars of the next step, and of no later one.
+  /// Passes the scalars of the next step only.
   virtual void give_scalars(StepScalars scalars) = 0;
 
  protected:

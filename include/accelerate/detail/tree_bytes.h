@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trees as bytes, to send a batch or an object to another rank.
+// Converts trees to bytes, to send a batch or an object to another rank.
 //
 // Besides the trees of `tree.h`, this supports numbers, enumerations and
 // strings. A struct is sent as exactly the members that `tensor_fields` lists.

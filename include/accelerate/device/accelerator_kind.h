@@ -10,9 +10,9 @@
 
 namespace accelerate {
 
-/// One kind of accelerator: what a run must know about it and torch does not
-/// provide. Everything else (devices, generators, streams, events, pinned
-/// memory, autocast) comes from what the kind has registered with torch.
+/// Describes one kind of accelerator, as far as torch does not provide the
+/// information. Everything else (devices, generators, streams, events, pinned
+/// memory, autocast) comes from what the vendor has registered with torch.
 struct ACCELERATE_API AcceleratorKind {
   c10::DeviceType type = c10::kPrivateUse1;
   /// Hugging Face's name for several processes on such devices, a member of
@@ -26,15 +26,15 @@ struct ACCELERATE_API AcceleratorKind {
 
   /// The name of the device type in torch: "cuda" in "cuda:0".
   std::string name() const;
-  /// The number of devices this process can use; 0 if the hardware, the driver
-  /// or torch's support is missing.
+  /// The number of devices that this process can use. 0 if the hardware, the
+  /// driver or torch's support is missing.
   int count() const;
 };
 
 /// Adds an accelerator. A process trains on the first kind for which it has
-/// devices; added kinds take precedence over built-in ones, and the last added
-/// over earlier ones. Call it before creating an `Accelerator`, from any
-/// thread. Throws `UsageError` if the kind is registered already, has no
+/// devices. Added kinds take precedence over built-in kinds, and later ones
+/// over earlier ones. Call it before you create an `Accelerator`, from any
+/// thread. Throws `UsageError` if the kind is already registered, has no
 /// `distributed_type`, or is not the device type of an accelerator.
 ///
 ///     accelerate::register_accelerator({

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The boundary to c10d, for programs that have their own `c10d::ProcessGroup`
-// or want to use ours. The only public header that includes c10d's.
+// The interface to c10d, for programs that have their own `c10d::ProcessGroup`
+// or want to use ours. This is the only public header that includes headers of
+// c10d.
 #pragma once
 
 #include <chrono>
@@ -14,19 +15,20 @@
 
 namespace accelerate {
 
-/// Wraps an existing group, which the caller still has to shut down.
-/// Collectives use the group's backend for the tensor's device.
+/// Wraps an existing group, which the caller must still shut down. Collectives
+/// use the group's backend for the tensor's device.
 ACCELERATE_API ProcessGroup
 from_c10d(c10::intrusive_ptr<c10d::ProcessGroup> group);
 
-/// The underlying group; null for a group of one rank that we created.
+/// Returns the underlying group, or null for a group of one rank that this
+/// library created.
 ACCELERATE_API c10::intrusive_ptr<c10d::ProcessGroup> to_c10d(
     const ProcessGroup& group);
 
 /// The arguments for creating a backend.
 struct ACCELERATE_API BackendArguments {
-  /// The store in which the ranks of this backend exchange addresses. Nothing
-  /// else uses it.
+  /// The store that the ranks of this backend use to exchange addresses.
+  /// Nothing else uses it.
   c10::intrusive_ptr<c10d::Store> store = {};
   int rank = 0;
   int world_size = 1;
@@ -35,7 +37,7 @@ struct ACCELERATE_API BackendArguments {
   /// `address`, an address of this machine.
   std::string interface = {};
   std::string address = {};
-  /// The backend of the parent group, whose sockets the new one reuses; null
+  /// The backend of the parent group, whose sockets the new one reuses. Null
   /// for the first group.
   c10::intrusive_ptr<c10d::Backend> parent = {};
 };
@@ -44,17 +46,19 @@ struct ACCELERATE_API BackendArguments {
 struct ACCELERATE_API BackendEntry {
   /// As returned by `c10d::Backend::getBackendName()`.
   std::string name = {};
-  /// The supported device types, the native one first. If several backends
-  /// support a device type, the first row with that native type is used. A
-  /// backend without CPU tensors is combined with one that has them.
+  /// The supported device types, starting with the native one. If several
+  /// backends support a device type, the first row with that native type is
+  /// used. A backend that does not support CPU tensors is combined with one
+  /// that does.
   std::vector<c10::DeviceType> devices = {};
   /// Whether this build and this machine can create the backend.
   std::function<bool()> available = {};
-  /// Creates the backend. Never returns null; throws if it fails.
+  /// Creates the backend. Must not return null, and must throw if it fails.
   std::function<c10::intrusive_ptr<c10d::Backend>(const BackendArguments&)>
       make = {};
-  /// Whether `_reduce_scatter_base` of this backend costs as much as an
-  /// all-reduce, so that exchanging and summing on each rank is cheaper.
+  /// Whether `_reduce_scatter_base` of this backend is as expensive as an
+  /// all-reduce, so that it is cheaper to exchange the parts and sum them on
+  /// each rank.
   bool sums_after_exchange = false;
 };
 

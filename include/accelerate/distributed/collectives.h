@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives on trees of tensors, checked before they run.
 //
-// Ranks first exchange a few bytes that describe their values; small CPU values
+// Ranks first exchange a few bytes that describe their values. Small CPU values
 // are sent in the same exchange. If the values do not match, every rank throws
-// a `MismatchError` that names the deviating rank, instead of returning wrong
-// data on one rank and hanging on another.
+// a `MismatchError` that names the deviating rank. Unchecked collectives would
+// instead return wrong data on one rank and hang on another.
 //
-// A number is sent as a tensor without dimensions, a vector of numbers as a
-// one-dimensional tensor; a value with neither tensors nor numbers does not
-// compile. Integers are summed as int64; if the result does not fit their type,
-// `UsageError` is thrown.
+// A number is sent as a tensor without dimensions, and a vector of numbers as a
+// one-dimensional tensor. A value that contains neither tensors nor numbers
+// does not compile. Integers are summed as int64. If the result does not fit
+// into their type, `UsageError` is thrown.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +23,14 @@
 
 namespace accelerate {
 
-/// The type of a value concatenated over ranks: the same type, except that a
-/// number or an array of numbers becomes a `std::vector`, and a map of them a
-/// `std::map` of vectors.
+/// The type of a value that is concatenated over ranks. It is the type of the
+/// value, except that a number or an array of numbers becomes a `std::vector`,
+/// and a map of them becomes a `std::map` of vectors.
 template <class T>
 using GatheredOf = decltype(detail::widen(std::declval<const T&>()));
 
 /// Concatenates each tensor of `value` over all ranks along dim 0, in rank
-/// order, on every rank. Dim 0 may differ between ranks; a scalar counts as one
+/// order, on every rank. Dim 0 may differ between ranks. A scalar counts as one
 /// row. Not differentiable.
 ///
 ///     const std::vector<double> seconds = all_gather(group, 0.5);
@@ -41,7 +41,8 @@ GatheredOf<T> all_gather(const ProcessGroup& group, const T& value) {
       detail::all_gather(group, detail::take_apart(value)));
 }
 
-/// Like `all_gather`, but only `root` receives the result; empty elsewhere.
+/// Like `all_gather`, but only `root` receives the result. Other ranks receive
+/// an empty optional.
 template <class T>
 std::optional<GatheredOf<T>>
 gather_to(const ProcessGroup& group, const T& value, int root = 0) {
@@ -52,7 +53,7 @@ gather_to(const ProcessGroup& group, const T& value, int root = 0) {
   return detail::put_back(detail::widen(value), *tensors);
 }
 
-/// The element-wise reduction over all ranks, in new tensors.
+/// Reduces each element over all ranks, and returns new tensors.
 ///
 ///     using Losses = std::map<std::string, double>;
 ///     const auto mean =
@@ -74,9 +75,9 @@ void broadcast(const ProcessGroup& group, T& value, int root = 0) {
   detail::put_in(value, leaves.tensors);
 }
 
-/// Splits `root`'s tensors into `world_size()` equal parts along dim 0; each
-/// rank receives its own. Other ranks pass a tree of the same structure, whose
-/// tensors are ignored.
+/// Splits `root`'s tensors into `world_size()` equal parts along dim 0. Each
+/// rank receives its own part. Other ranks pass a tree of the same structure,
+/// whose tensors are ignored.
 template <class T>
 T scatter(const ProcessGroup& group, const T& value, int root = 0) {
   return detail::put_back(
@@ -89,9 +90,9 @@ struct ACCELERATE_API PadOptions {
   bool pad_first = false;
 };
 
-/// Pads dimension `dim` of each tensor with `pad_index` to the longest over all
-/// ranks. Tensors without that dimension are unchanged. All other sizes may
-/// differ between ranks. Throws `UsageError` if a dtype cannot represent
+/// Pads dimension `dim` of each tensor with `pad_index` to the largest size on
+/// any rank. Tensors without that dimension are unchanged. All other dimensions
+/// may differ between ranks. Throws `UsageError` if a dtype cannot represent
 /// `pad_index`.
 template <class T>
 T pad_across_processes(

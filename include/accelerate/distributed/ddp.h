@@ -12,11 +12,11 @@ namespace accelerate {
 enum class Compression {
   /// Gradients are sent uncompressed.
   kNone,
-  /// Rounded to 16 bits, which halves the traffic. Each gradient is divided by
-  /// the number of ranks before it is sent.
+  /// Gradients are rounded to 16 bits, which halves the traffic. Each gradient
+  /// is divided by the number of ranks before it is sent.
   kFp16,
   kBf16,
-  /// Matrices as products of two thin ones (`PowerSgdOptions`).
+  /// Matrices are sent as products of two thin matrices (`PowerSgdOptions`).
   kPowerSgd,
 };
 
@@ -25,16 +25,17 @@ enum class Compression {
 /// is sent as (n + m) * rank elements. Ranks stay bit-identical. The
 /// approximation error is added to the next step's gradient.
 struct ACCELERATE_API PowerSgdOptions {
-  /// A higher rank is more accurate and sends more; 1, 2 and 4 are usual.
+  /// A higher rank is more accurate but sends more. Usual values are 1, 2 and
+  /// 4.
   int64_t matrix_approximation_rank = 1;
-  /// The number of steps at the start whose gradients are sent uncompressed. At
-  /// least 2 with error feedback or warm start, because the first step changes
-  /// the bucket layout.
+  /// The number of steps at the start whose gradients are sent uncompressed. It
+  /// must be at least 2 with error feedback or warm start, because the first
+  /// step changes the bucket layout.
   int64_t start_powerSGD_iter = 1000;
   /// Compress a matrix only if that makes it more than this many times smaller.
   /// Other gradients, such as biases, are sent uncompressed.
   double min_compression_rate = 2;
-  /// Add the error of a step to the next one's gradient.
+  /// Add the error of each step to the gradient of the next step.
   bool use_error_feedback = true;
   /// Start from the factors of the previous step instead of random ones.
   bool warm_start = true;
@@ -48,13 +49,13 @@ struct ACCELERATE_API PowerSgdOptions {
 struct ACCELERATE_API DdpOptions {
   /// Broadcast rank 0's buffers (e.g. running means) before a forward pass.
   bool broadcast_buffers = true;
-  /// Size of the gradient buckets in MiB. The first is 1 MiB, so that
-  /// communication starts early.
+  /// The size of the gradient buckets in MiB. The first bucket is smaller (1
+  /// MiB), so that communication starts early.
   int64_t bucket_cap_mb = 25;
-  /// Allow parameters without a gradient in a step. Costs a traversal of the
-  /// autograd graph per step.
+  /// Allow parameters without a gradient in a step. This costs one traversal of
+  /// the autograd graph per step.
   bool find_unused_parameters = false;
-  /// Store gradients in the buckets: saves a copy and the memory of all
+  /// Store gradients in the buckets, which saves a copy and the memory of all
   /// gradients. Gradients must then not be detached in place.
   bool gradient_as_bucket_view = true;
   /// Promise that the same parameters get gradients in every step.

@@ -14,8 +14,8 @@ class StepReductions;
 
 struct ACCELERATE_API JoinOptions {
   /// Divide gradients by the number of all ranks, even if some have finished
-  /// (their gradients count as zero). Otherwise divide by the number of ranks
-  /// still training, so that the last batches have a larger weight.
+  /// (their gradients count as zero). If false, divide by the number of ranks
+  /// that are still training, so that the last batches have a larger weight.
   bool divide_by_initial_world_size = true;
 };
 
@@ -33,20 +33,21 @@ struct ACCELERATE_API JoinOptions {
 /// those that trained last. Optimizer state is not transferred. Inside the
 /// block, ranks must use the given models in the same way and may call no other
 /// collective (such as `gather`), because finished ranks would not answer.
-/// Throws `MismatchError` on all ranks still training if they use models
-/// differently, for example if only one accumulates. Calling another prepared
-/// model with gradients enabled throws `UsageError`, for the same reason.
+/// Throws `MismatchError` on all ranks that are still training if they use
+/// models differently, for example if only one of them accumulates gradients.
+/// Calling another prepared model with gradients enabled throws `UsageError`,
+/// for the same reason.
 ///
 /// At the end, throws `UsageError` on all ranks if they are at different
-/// micro-batches of an update, because some gradients were not used by any
-/// step. If an exception leaves the block, nothing more is matched or thrown.
-/// The guard may outlive the models.
+/// micro-batches of an update, because no step has used some of the gradients.
+/// If an exception leaves the block, the guard matches no more collectives and
+/// does not throw. The guard may outlive the models.
 class ACCELERATE_API JoinGuard {
  public:
-  /// Throws `UsageError` if there is no model, one is given twice, or another
-  /// guard exists. Unless all ranks have `even` numbers of batches, also throws
-  /// if a model has a static graph, whose first pass cannot be matched, or is
-  /// sharded.
+  /// Throws `UsageError` if there are no models, if a model is passed twice, or
+  /// if another guard exists. Unless `even` says that all ranks have the same
+  /// number of batches, also throws if a model is sharded or has a static
+  /// graph, whose first pass cannot be matched.
   JoinGuard(
       std::shared_ptr<StepReductions> reductions,
       std::vector<ParallelEngine*> engines,
@@ -57,7 +58,7 @@ class ACCELERATE_API JoinGuard {
   JoinGuard& operator=(const JoinGuard&) = delete;
 
   /// Makes the destructor neither match collectives nor throw, as after an
-  /// exception. Callers whose errors are not C++ exceptions need this.
+  /// exception. For callers whose errors are not C++ exceptions.
   void abandon() { is_abandoned_ = true; }
 
  private:

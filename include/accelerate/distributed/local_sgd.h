@@ -13,12 +13,12 @@
 
 namespace accelerate {
 
-/// During its lifetime, gradients of the model stay local and every rank trains
-/// on its own. After every `local_sgd_steps` calls to `step`, and in the
+/// During its lifetime, gradients of the model stay local, and every rank
+/// trains by itself. After every `local_sgd_steps` calls to `step`, and in the
 /// destructor, the trained parameters are averaged over ranks, with one
-/// reduction per dtype and device. No effect on a single rank. Buffers and
-/// optimizer state stay local. A loss weight counts relative to the rank's own
-/// losses. Call `step` equally often on all ranks:
+/// reduction per dtype and device. On a single rank, this has no effect.
+/// Buffers and optimizer state stay local. A loss weight is relative to the
+/// losses of the same rank. Call `step` equally often on all ranks:
 ///
 ///     accelerate::LocalSGD local_sgd(accelerator, net, 8);
 ///     for (auto& batch : loader) {
@@ -42,7 +42,7 @@ class ACCELERATE_API LocalSGD {
             model.engine(),
             model->parameters(),
             local_sgd_steps) {}
-  /// Takes the components of a prepared model instead of the model.
+  /// Takes the components of a prepared model instead of the model itself.
   LocalSGD(
       const ProcessGroup& group,
       ParallelEngine& engine,
@@ -54,8 +54,8 @@ class ACCELERATE_API LocalSGD {
 
   /// Call it after every step of the optimizer.
   void step();
-  /// Makes the destructor average nothing, as after an exception. Callers whose
-  /// errors are not C++ exceptions need this.
+  /// Makes the destructor average nothing, as after an exception. For callers
+  /// whose errors are not C++ exceptions.
   void abandon() { is_abandoned_ = true; }
 
  private:

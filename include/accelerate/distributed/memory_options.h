@@ -12,14 +12,15 @@ namespace accelerate {
 
 enum class MemoryUse { kParameters, kGradients };
 
-/// Allocators used instead of torch's, for example for shared, pinned or
-/// registered memory. They must allocate on the model's device, and outlive
-/// everything that was created with them.
+/// Allocators that replace torch's, for example for shared, pinned or
+/// registered memory. They must allocate on the model's device and outlive
+/// everything that is created with them.
 struct ACCELERATE_API MemoryOptions {
-  /// The allocator of flat parameters, in engines that lay out parameters
-  /// themselves.
+  /// The allocator of flat parameters, for engines that choose the memory
+  /// layout of parameters.
   c10::Allocator* parameters = nullptr;
-  /// The allocator of gradient buckets, which are also sent.
+  /// The allocator of gradient buckets. These buffers are also used for
+  /// communication.
   c10::Allocator* gradients = nullptr;
 };
 

@@ -12,7 +12,8 @@
 namespace accelerate {
 
 /// This rank's position in a mesh, with a process group for each dimension.
-/// Loaders and engines of a run read the same mesh. Copies share their groups.
+/// The loaders and engines of a run use the same mesh. Copies share their
+/// groups.
 ///
 ///     using accelerate::MeshDimension;
 ///     using accelerate::ReduceOp;
@@ -25,10 +26,10 @@ class ACCELERATE_API Mesh {
  public:
   /// A mesh of one rank.
   Mesh();
-  /// Collective: every rank of `group` passes the same sizes. Throws what
-  /// `MeshShape` throws, and on every rank `MismatchError` if the sizes differ.
-  /// A mesh of `replicate` alone does not communicate, so one rank may create
-  /// it by itself.
+  /// Collective: every rank of `group` passes the same sizes. Throws the same
+  /// errors as `MeshShape`. If the sizes differ, throws `MismatchError` on
+  /// every rank. Creating a mesh with only a `replicate` dimension does not
+  /// communicate, so a single rank may do it.
   Mesh(ProcessGroup group, const MeshSizes& sizes);
 
   const MeshShape& shape() const { return shape_; }
@@ -36,11 +37,12 @@ class ACCELERATE_API Mesh {
   const ProcessGroup& group() const { return group_; }
   /// The ranks that differ from this one in these dimensions alone, in the
   /// order of their coordinates. A dimension of size 1 has a group of one.
-  /// Only `kData` has a group of joined dimensions; others throw `UsageError`.
-  /// A loader shards by the rank and size of `group(kData)`.
+  /// `kData` is the only combination of dimensions that has a group. Others
+  /// throw `UsageError`. A loader shards by the rank and size of
+  /// `group(kData)`.
   const ProcessGroup& group(MeshDimension dimensions) const;
   /// Groups that together connect the ranks that differ in these dimensions
-  /// alone: reducing over each group in turn reduces over all these ranks.
+  /// alone. Reducing over each group in turn reduces over all these ranks.
   std::vector<const ProcessGroup*> groups(MeshDimension dimensions) const;
 
   int size(MeshDimension dimensions) const { return shape_.size(dimensions); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks of a run as a grid. Needs no torch.
+// The ranks of a run as a grid. This header does not need torch.
 #pragma once
 
 #include <array>
@@ -10,8 +10,8 @@
 
 namespace accelerate {
 
-/// A direction in which ranks differ, or several that are joined with `|`. A
-/// mesh has all six, in this order: consecutive ranks differ along `kTensor`.
+/// A dimension of the mesh, or several dimensions joined with `|`. A mesh has
+/// all six dimensions, in this order. Consecutive ranks differ along `kTensor`.
 enum class MeshDimension : unsigned {
   kPipeline = 1,  ///< Stages of the model.
   kReplicate = 2, ///< Copies of the model.
@@ -33,9 +33,9 @@ constexpr MeshDimension operator&(MeshDimension one, MeshDimension other) {
       static_cast<unsigned>(one) & static_cast<unsigned>(other));
 }
 
-/// The number of ranks along each dimension. `replicate` and `shard` may be 0:
-/// this means all ranks that the other sizes leave. If both are 0, `replicate`
-/// gets these ranks.
+/// The number of ranks along each dimension. If `replicate` or `shard` is 0,
+/// its size is computed from the number of ranks and the other sizes. If both
+/// are 0, `replicate` is computed and `shard` is 1.
 struct ACCELERATE_API MeshSizes {
   int pipeline = 1;
   int replicate = 0;
@@ -46,11 +46,11 @@ struct ACCELERATE_API MeshSizes {
   bool operator==(const MeshSizes&) const = default;
 };
 
-/// "replicate any x tensor 2": the sizes other than 1, with "any" for a 0 that
-/// counts. "1" if there are none.
+/// Returns the sizes other than 1, such as "replicate any x tensor 2". "any"
+/// stands for a size that is computed. Returns "1" if there are no such sizes.
 ACCELERATE_API std::string to_text(const MeshSizes& sizes);
 
-/// The position of each rank in a mesh. Contains only numbers, which are the
+/// The position of each rank in a mesh. It contains only numbers, so it is the
 /// same on every rank and in a program that plans a run. `Mesh` (mesh.h) adds
 /// process groups.
 ///
@@ -68,16 +68,16 @@ class ACCELERATE_API MeshShape {
   /// `MeshSizes`, or if the product of the sizes is not `num_ranks`.
   MeshShape(const MeshSizes& sizes, int num_ranks);
 
-  /// The sizes that were passed; each 0 is replaced by the resulting size.
+  /// The sizes that were passed, with each 0 replaced with the computed size.
   MeshSizes sizes() const;
   /// The number of ranks that differ in these dimensions alone.
   int size(MeshDimension dimensions) const;
   int num_ranks() const;
   /// The position of `rank` in these dimensions, from 0. Joined dimensions
-  /// count as one; the last of them varies fastest.
+  /// count as one dimension, in which the last one varies fastest.
   int coordinate(int rank, MeshDimension dimensions) const;
   /// The ranks that differ from `rank` in these dimensions alone, and `rank`
-  /// itself, in ascending order. This is the order of their coordinates.
+  /// itself, in ascending order, which is also the order of their coordinates.
   std::vector<int> ranks(int rank, MeshDimension dimensions) const;
 
   bool operator==(const MeshShape&) const = default;

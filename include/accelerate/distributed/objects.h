@@ -10,9 +10,9 @@
 
 namespace accelerate {
 
-/// The objects of all ranks, in rank order. `to_bytes` serialises one to a
-/// `std::string`, `from_bytes` restores it. Collective; ranks may have
-/// different numbers of objects.
+/// Returns the objects of all ranks, in rank order. `to_bytes` serialises an
+/// object to a `std::string`, and `from_bytes` restores it. Collective. Ranks
+/// may have different numbers of objects.
 template <class T, class ToBytes, class FromBytes>
 std::vector<T> gather_objects(
     const ProcessGroup& group,
@@ -31,7 +31,7 @@ std::vector<T> gather_objects(
   }
   return all;
 }
-/// Gathers numbers, strings, containers and structs of them. Collective.
+/// Gathers numbers, strings, and containers and structs of them. Collective.
 template <tree::PlainObject T>
 std::vector<T> gather_objects(
     const ProcessGroup& group,

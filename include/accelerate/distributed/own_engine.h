@@ -12,9 +12,9 @@ namespace accelerate {
 class Layer;
 struct EngineArguments;
 
-/// Creates a layer of the engine of each prepared model instead of DDP's, even
-/// on a single rank. The interfaces of layers are in `parallel/layers.h` in the
-/// sources; they may change between versions.
+/// Creates a custom layer for the engine of each prepared model, instead of the
+/// DDP layer, even on a single rank. `parallel/layers.h` in the sources defines
+/// the interfaces of layers. These may change between versions.
 struct ACCELERATE_API OwnEngine {
   using Make = std::function<std::unique_ptr<Layer>(const EngineArguments&)>;
   Make make = {};

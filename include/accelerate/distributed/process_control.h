@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Control flow that depends on the rank of the process.
+// Control flow that depends on the rank of this process.
 #pragma once
 
 #include <sstream>
@@ -14,7 +14,8 @@
 namespace accelerate {
 
 /// The rank of this process, and control flow that depends on it. `Accelerator`
-/// has all of it under the same names; this class needs no model.
+/// has the same functions under the same names. This class does not need a
+/// model.
 class ACCELERATE_API ProcessControl {
  public:
   ProcessControl(ProcessTopology topology, ProcessGroup group);
@@ -25,7 +26,8 @@ class ACCELERATE_API ProcessControl {
   bool is_main_process() const { return topology_.is_main(); }
   bool is_local_main_process() const { return topology_.is_local_main(); }
   bool is_last_process() const { return topology_.is_last(); }
-  /// The rank and the number of ranks, as `splitting.h` and loaders take them.
+  /// The rank and the number of ranks, in the form that `splitting.h` and
+  /// loaders take.
   ShardOptions shard() const { return {process_index(), num_processes()}; }
 
   /// Prints the values on one line, once per machine.
@@ -44,10 +46,10 @@ class ACCELERATE_API ProcessControl {
   }
   void wait_for_everyone() const;
 
-  /// Lets the main process run the block first: the other ranks wait where the
-  /// guard is created until the main process destroys its own. If its block
-  /// throws, the others get a `CommError` instead, so that all ranks stay in
-  /// step whether they catch it or not.
+  /// Lets the main process run the block first. The other ranks wait in the
+  /// constructor of the guard until the main process destroys its guard. If the
+  /// main process's block throws, the other ranks get a `CommError`, so that
+  /// all ranks stay in step whether or not they catch it.
   class ACCELERATE_API FirstGuard {
    public:
     FirstGuard(const ProcessGroup& group, bool is_first);
@@ -61,7 +63,7 @@ class ACCELERATE_API ProcessControl {
     int num_exceptions_;
   };
   [[nodiscard]] FirstGuard main_process_first() const;
-  /// Like `main_process_first`, for the first process of each machine.
+  /// Like `main_process_first`, but for the first process of each machine.
   [[nodiscard]] FirstGuard local_main_process_first() const;
 
   template <class F>

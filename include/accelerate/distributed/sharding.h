@@ -11,45 +11,47 @@
 
 namespace accelerate {
 
-/// What is sharded across ranks; the rest is replicated.
+/// What is sharded across ranks. The rest is replicated.
 enum class ShardStage {
   kNone,
-  /// Optimizer state.
+  /// Shards optimizer state.
   kOptimizer,
-  /// Also gradients.
+  /// Also shards gradients.
   kGradients,
-  /// Also parameters: each is gathered when an operator reads it.
+  /// Also shards parameters. Each parameter is gathered when an operator reads
+  /// it.
   kParameters,
 };
 
 /// Sharded training (ZeRO, FSDP): `Accelerator({.shard = {.stage =
-/// ShardStage::kParameters}})`, with no other changes to the program. See
+/// ShardStage::kParameters}})`, without any other changes to the program. See
 /// docs/guide_sharding.md.
 struct ACCELERATE_API ShardingOptions {
   ShardStage stage = ShardStage::kNone;
-  /// Shard units, the sets of parameters that are communicated together: each
-  /// contains the parameters whose names start with one of these
-  /// ("encoder.layers.0"); the longest match counts. By default, each block of
-  /// the outermost lists is one ("layers.0", "layers.1"). Parameters without a
-  /// match form one more unit; a tied parameter is matched by the first of its
-  /// names.
+  /// The shard units, which are the sets of parameters that are communicated
+  /// together. Each unit contains the parameters whose names start with one of
+  /// these strings ("encoder.layers.0"). The longest match counts. By default,
+  /// each block of the outermost lists is a unit ("layers.0", "layers.1").
+  /// Parameters without a match form one more unit. A tied parameter is matched
+  /// by the first of its names.
   std::vector<std::string> units = {};
-  /// Units with fewer elements than this are merged into the unit of parameters
-  /// without a match.
+  /// Units with fewer elements than this are merged into the unit of the
+  /// parameters without a match.
   int64_t min_unit_numbers = 65'536;
-  /// With `kParameters`: how many units are gathered ahead of the current one;
+  /// With `kParameters`, how many units are gathered ahead of the current one;
   /// at least 1.
   int64_t prefetch = 1;
-  /// The dtype of gradients in communication: that of training by default, or
-  /// bf16, which halves the traffic but rounds each rank's gradients and their
-  /// sum. Parameters are sent in the dtype in which the model reads them: bf16
-  /// with `AcceleratorOptions::master_weights`.
+  /// The dtype in which gradients are communicated. By default, it is the dtype
+  /// of training. bf16 halves the traffic but rounds each rank's gradients and
+  /// their sum. Parameters are sent in the dtype in which the model reads them,
+  /// which is bf16 with `AcceleratorOptions::master_weights`.
   Precision reduce_dtype = Precision::kNo;
-  /// Parameters whose names start with one of these are replicated, and their
-  /// gradients are averaged as in DDP. Not supported with `master_weights`.
+  /// Parameters whose names start with one of these strings are replicated, and
+  /// their gradients are averaged as in DDP. Not supported with
+  /// `master_weights`.
   std::vector<std::string> ignored = {};
   /// Keep shards in pinned host memory and let optimizers train them there, so
-  /// that an accelerator holds only the units in use. No effect on the CPU.
+  /// that an accelerator holds only the units in use. Has no effect on the CPU.
   bool cpu_offload = false;
 };
 

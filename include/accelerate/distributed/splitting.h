@@ -27,15 +27,15 @@ int64_t length_of(const std::vector<T>& values) {
 }
 ACCELERATE_API int64_t length_of(const at::Tensor& values);
 
-/// Throws `UsageError` naming two entries that differ.
+/// Throws a `UsageError` that names two entries with different lengths.
 ACCELERATE_API void check_same_length(
     const std::vector<std::pair<std::string, int64_t>>& lengths);
 
 } // namespace detail
 
-/// The contiguous part of one rank; if the size is not divisible, the first
-/// ranks get one element more. With `apply_padding`, the last element is
-/// repeated so that all parts have the same size.
+/// Returns the contiguous part of one rank. If the size is not divisible by the
+/// number of ranks, the first ranks get one element more. With `apply_padding`,
+/// the last element is repeated so that all parts have the same size.
 ///
 ///     const auto part =
 ///         accelerate::split(prompts, {.rank = 1, .world_size = 2});
@@ -54,7 +54,7 @@ std::vector<T> split(
 /// Tensors are split along dim 0.
 ACCELERATE_API at::Tensor
 split(const at::Tensor& inputs, ShardOptions shard, bool apply_padding = false);
-/// Splits each value; all must have the same length.
+/// Splits each value. All values must have the same length.
 template <class T>
 std::map<std::string, T> split(
     const std::map<std::string, T>& inputs,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batch normalisation over the batches of all ranks.
 //
-// C++ modules cannot be converted from outside, so use these instead of
-// `torch::nn::BatchNorm1d/2d/3d`. Options, parameters, buffers and their names
-// are the same, so weights can be exchanged between the two.
+// The layers of an existing C++ module cannot be replaced, so use these modules
+// instead of `torch::nn::BatchNorm1d/2d/3d`. Options, parameters, buffers and
+// their names are the same, so weights can be exchanged between the two.
 //
 //     struct NetImpl : torch::nn::Module {
 //       accelerate::SyncBatchNorm2d norm{
@@ -20,12 +20,13 @@
 
 namespace accelerate {
 
-/// In training, once prepared for several ranks, mean and variance are those of
-/// the samples of all ranks. Batches may have different sizes, including zero.
-/// The forward and the backward pass each call one collective, so every rank
-/// must run both. Running statistics are equal on all ranks. Otherwise it is
-/// torch's batch normalisation. Gradients of the weights are local, to be
-/// averaged by DDP. No second derivatives.
+/// In training mode, once prepared for several ranks, the module computes the
+/// mean and variance over the samples of all ranks. Batches may have different
+/// sizes, including zero. The forward and backward passes each call one
+/// collective, so every rank must run both. Running statistics are equal on all
+/// ranks. In all other cases, the module behaves like torch's batch
+/// normalisation. Gradients of the weights are local, and DDP averages them.
+/// There are no second derivatives.
 template <size_t D, class Derived>
 class SyncBatchNormImplBase : public torch::nn::BatchNormImplBase<D, Derived>,
                               public detail::NeedsProcessGroup {
@@ -77,7 +78,7 @@ class SyncBatchNormImplBase : public torch::nn::BatchNormImplBase<D, Derived>,
   std::optional<ProcessGroup> group_;
 };
 
-/// [N, C] or [N, C, L].
+/// For inputs of shape [N, C] or [N, C, L].
 class SyncBatchNorm1dImpl
     : public SyncBatchNormImplBase<1, SyncBatchNorm1dImpl> {
  public:
@@ -85,7 +86,7 @@ class SyncBatchNorm1dImpl
 };
 TORCH_MODULE(SyncBatchNorm1d);
 
-/// [N, C, H, W].
+/// For inputs of shape [N, C, H, W].
 class SyncBatchNorm2dImpl
     : public SyncBatchNormImplBase<2, SyncBatchNorm2dImpl> {
  public:
@@ -93,7 +94,7 @@ class SyncBatchNorm2dImpl
 };
 TORCH_MODULE(SyncBatchNorm2d);
 
-/// [N, C, D, H, W].
+/// For inputs of shape [N, C, D, H, W].
 class SyncBatchNorm3dImpl
     : public SyncBatchNormImplBase<3, SyncBatchNorm3dImpl> {
  public:

@@ -9,8 +9,7 @@
 
 namespace accelerate {
 
-/// A box inside a tensor: its start and length in every dimension of the
-/// tensor.
+/// A box inside a tensor, given by its start and length in every dimension.
 struct ACCELERATE_API TensorBox {
   std::vector<std::int64_t> begin = {};
   std::vector<std::int64_t> size = {};
@@ -18,8 +17,8 @@ struct ACCELERATE_API TensorBox {
 };
 
 /// A range of elements of a box, counted in row-major order inside the box (as
-/// in a contiguous tensor of the box's size). For the whole box, start at 0 and
-/// count all its elements.
+/// in a contiguous tensor of the box's size). The whole box is the range that
+/// starts at 0 and contains all its elements.
 struct ACCELERATE_API TensorPiece {
   TensorBox box = {};
   std::int64_t begin = 0;
@@ -27,8 +26,8 @@ struct ACCELERATE_API TensorPiece {
   bool operator==(const TensorPiece&) const = default;
 };
 
-/// What a rank holds of one tensor: the elements of all pieces, concatenated.
-/// An empty list contains no elements.
+/// The elements of a tensor that a rank holds: the elements of all pieces,
+/// concatenated. An empty list contains no elements.
 ///
 ///     using accelerate::TensorPiece;
 ///     using accelerate::TensorPieces;
@@ -43,8 +42,8 @@ struct ACCELERATE_API TensorPiece {
 ///         {{{8, 0}, {2, 8}}, 0, 16}};
 using TensorPieces = std::vector<TensorPiece>;
 
-/// `count` elements of a contiguous tensor of this shape, starting at `begin`.
-/// An empty list if `count` is 0.
+/// Returns the pieces that cover `count` elements of a contiguous tensor of
+/// this shape, starting at `begin`. Returns an empty list if `count` is 0.
 ACCELERATE_API TensorPieces flat_range(
     const std::vector<std::int64_t>& shape,
     std::int64_t begin,
@@ -53,8 +52,8 @@ ACCELERATE_API TensorPieces flat_range(
 /// The total number of elements of the pieces.
 ACCELERATE_API std::int64_t num_elements(const TensorPieces& pieces);
 
-/// Throws `UsageError` if a piece exceeds a tensor of this shape, or its own
-/// box.
+/// Throws `UsageError` if a piece exceeds its own box, or a box exceeds a
+/// tensor of this shape.
 ACCELERATE_API void check_pieces(
     const std::vector<std::int64_t>& shape,
     const TensorPieces& pieces);

@@ -2,7 +2,8 @@
 // Errors in safetensors files, one type per cause.
 //
 // Every message names the file and, if applicable, the tensor. Errors of the
-// operating system (no such file, full disk) are a `SystemError`.
+// operating system (such as a missing file or a full disk) are of type
+// `SystemError`.
 #pragma once
 
 #include "accelerate/error.h"
@@ -10,27 +11,27 @@
 
 namespace accelerate::safetensors {
 
-/// Base of these errors: bytes that are not a safetensors file, or tensors that
-/// cannot be written as one.
+/// The base class of these errors. Either bytes are not a safetensors file, or
+/// tensors cannot be written as one.
 class ACCELERATE_API SafetensorsError : public Error {
  public:
   using Error::Error;
 };
 
-/// Fewer than the 8 bytes that contain the length of the header.
+/// A file that is shorter than 8 bytes, which contain the length of the header.
 class ACCELERATE_API HeaderTooSmallError : public SafetensorsError {
  public:
   using SafetensorsError::SafetensorsError;
 };
 
-/// A header above `kMaxHeaderBytes`.
+/// A header that is longer than `kMaxHeaderBytes`.
 class ACCELERATE_API HeaderTooLargeError : public SafetensorsError {
  public:
   using SafetensorsError::SafetensorsError;
 };
 
-/// A header that extends past the end of the file; usually an incomplete
-/// download.
+/// A header that extends past the end of the file. Usually, the download is
+/// incomplete.
 class ACCELERATE_API InvalidHeaderLengthError : public SafetensorsError {
  public:
   using SafetensorsError::SafetensorsError;
@@ -73,20 +74,20 @@ class ACCELERATE_API ShapeOverflowError : public SafetensorsError {
   using SafetensorsError::SafetensorsError;
 };
 
-/// Elements smaller than a byte that do not fill their last byte.
+/// Elements that are smaller than a byte and do not fill the last byte.
 class ACCELERATE_API MisalignedTensorError : public SafetensorsError {
  public:
   using SafetensorsError::SafetensorsError;
 };
 
-/// Data whose length does not match shape and dtype.
+/// Data whose length does not match the shape and dtype.
 class ACCELERATE_API SizeMismatchError : public SafetensorsError {
  public:
   using SafetensorsError::SafetensorsError;
 };
 
-/// Tensors that end before or after the end of the file; usually an incomplete
-/// download.
+/// Tensors that end before or after the end of the file. Usually, the download
+/// is incomplete.
 class ACCELERATE_API IncompleteBufferError : public SafetensorsError {
  public:
   using SafetensorsError::SafetensorsError;

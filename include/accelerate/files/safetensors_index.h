@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models in several safetensors files: index, splitting, merging.
+// Models in several safetensors files: reading the index, splitting and
+// merging.
 //
 // The layout is Hugging Face's: `model.safetensors`, or
 // `model-00001-of-00003.safetensors` and so on, with a
@@ -25,31 +26,33 @@ inline constexpr const char* kIndexName = "model.safetensors.index.json";
 
 /// The content of an index file.
 struct ShardIndex {
-  /// Bytes of all tensors (without headers); empty if not in the file.
+  /// The size of all tensors in bytes, without headers. Empty if the file does
+  /// not contain it.
   std::optional<std::uint64_t> total_size = {};
-  /// Tensor name -> name of a file in the same folder.
+  /// Maps tensor names to the names of files in the same folder.
   std::map<std::string, std::string> weight_map = {};
 
   bool operator==(const ShardIndex&) const = default;
 };
 
 /// Parses an index. Unknown keys are ignored. Throws `InvalidIndexError` if the
-/// text is not JSON, above 100 MB or nested too deep, if `weight_map` is
-/// missing, a tensor is duplicated, or a file name points outside the folder.
+/// text is not JSON, is longer than 100 MB or nested too deeply, if
+/// `weight_map` is missing, if a tensor is duplicated, or if a file name points
+/// outside the folder.
 ACCELERATE_API ShardIndex
 parse_index(std::string_view text, const std::string& source);
 
-/// Reads an index file; also throws `SystemError`.
+/// Reads an index file. Also throws `SystemError`.
 ACCELERATE_API ShardIndex read_index(const std::filesystem::path& path);
 
-/// The text of an index as Accelerate writes it: `metadata` and `weight_map`,
-/// indented by 2, keys sorted, non-ASCII characters escaped, one newline at the
-/// end.
+/// Returns the text of an index as Hugging Face Accelerate writes it:
+/// `metadata` and `weight_map`, indented by 2, with sorted keys, escaped
+/// non-ASCII characters and one newline at the end.
 ACCELERATE_API std::string format_index(const ShardIndex& index);
 
-/// The bytes of a size such as "10GB", "1.5 MB" (powers of ten, as in Hugging
-/// Face Hub), "5GiB" (powers of two) or "1000" (bytes). Case is ignored. Throws
-/// `ConfigError`.
+/// Converts a size such as "10GB" or "1.5 MB" (powers of ten, as in Hugging
+/// Face Hub), "5GiB" (powers of two) or "1000" (bytes) to bytes. Case is
+/// ignored. Throws `ConfigError`.
 ACCELERATE_API std::uint64_t parse_size(std::string_view text);
 
 /// One file of a model to be written.
@@ -65,50 +68,51 @@ struct ShardPlan {
   bool is_sharded() const { return shards.size() > 1; }
 };
 
-/// Splits tensors, in the given order, as Hugging Face Hub does: a file is
-/// complete if the next tensor would make it larger than `max_shard_bytes`; a
-/// larger tensor gets its own file. Always returns at least one file. (In
-/// torch, all tensors without elements share one storage, so the Hub keeps
-/// those together; here they stay in the given order.)
+/// Splits tensors, in the given order, as Hugging Face Hub does. A file is
+/// complete if the next tensor would make it larger than `max_shard_bytes`. A
+/// tensor larger than that gets its own file. Always returns at least one file.
+/// (In torch, all tensors without elements share one storage, so the Hub keeps
+/// them together. Here, they stay in the given order.)
 ACCELERATE_API ShardPlan split_into_shards(
     std::span<const TensorView> tensors,
     std::uint64_t max_shard_bytes);
 
 struct SaveOptions {
-  /// The limit of one file; `parse_size` converts strings such as "10GB".
+  /// The maximum size of one file. `parse_size` converts strings such as
+  /// "10GB".
   std::uint64_t max_shard_bytes = 10'000'000'000;
   /// The metadata of every file, as in `WriteOptions`.
   Metadata metadata = {{"format", "pt"}};
   bool sync = true;
 };
 
-/// Writes a model into a folder (created if missing): first the files, then the
-/// index; then it removes weights of an earlier save that are not part of this
-/// one. Returns the names of the files written, the index last. Throws what
-/// `write_file` throws.
+/// Writes a model to a folder, which is created if it is missing. First writes
+/// the files, then the index, and then removes weights of an earlier save that
+/// are not part of this one. Returns the names of the written files, with the
+/// index last. Throws the same errors as `write_file`.
 ACCELERATE_API std::vector<std::string> save_sharded(
     const std::filesystem::path& folder,
     std::span<const TensorView> tensors,
     const SaveOptions& options = {});
 
-/// The weights of a model, in one or more files. Copies share the mappings;
-/// views live as long as any copy.
+/// The weights of a model, in one or more files. Copies share the mappings.
+/// Views are valid as long as any copy exists.
 class ACCELERATE_API Checkpoint {
  public:
-  /// `path` is a safetensors file, an index, or a folder with
-  /// `model.safetensors` or else `model.safetensors.index.json` (or else a
-  /// single file of either kind under another name). Throws `SystemError` if
-  /// there is none, `InvalidIndexError` if a file in the index is missing or
-  /// lacks a tensor, and what `File` throws.
+  /// `path` is a safetensors file, an index or a folder. In a folder, reads
+  /// `model.safetensors`, or else `model.safetensors.index.json`, or else the
+  /// only file of either kind. Throws `SystemError` if there is no such file,
+  /// `InvalidIndexError` if a file in the index is missing or lacks a tensor,
+  /// and the same errors as `File`.
   explicit Checkpoint(const std::filesystem::path& path);
 
   /// The files, sorted by name.
   const std::vector<File>& files() const { return files_; }
-  /// All tensors: file by file, in the order of their bytes. With an index,
-  /// only those that it lists.
+  /// All tensors, file by file, in the order in which each file stores their
+  /// data. With an index, only the tensors that it lists.
   std::vector<TensorView> tensors() const;
   bool contains(const std::string& name) const;
-  /// Throws `TensorNotFoundError`.
+  /// Throws `TensorNotFoundError` if there is no such tensor.
   const TensorView& tensor(const std::string& name) const;
 
  private:
@@ -116,12 +120,13 @@ class ACCELERATE_API Checkpoint {
 
   std::filesystem::path path_;
   std::vector<File> files_;
-  /// Tensor -> index in `files_`.
+  /// Maps tensor names to indices in `files_`.
   std::map<std::string, std::size_t> file_of_;
 };
 
-/// Merges the files of a model into one, byte by byte. `target` is a file.
-/// Metadata comes from the files; the first one wins if they differ.
+/// Merges the files of a model into one file, `target`, without changing any
+/// data. Metadata comes from the files. If they differ, the first file takes
+/// precedence.
 ACCELERATE_API void merge(
     const Checkpoint& source,
     const std::filesystem::path& target,

@@ -24,12 +24,12 @@ namespace accelerate::models {
 ///         "num_attention_heads": 4, "intermediate_size": 1024})");
 ///     auto model = AutoModel::from_config(config);
 ///
-/// Getters treat a null value as a missing key. They throw `ConfigError`,
-/// naming file, key and value, if the value has a different type.
+/// Getters treat a null value as a missing key. If a value has a different
+/// type, they throw a `ConfigError` that names the file, the key and the value.
 class ACCELERATE_API ModelConfig {
  public:
-  /// Reads `config.json` of a folder. Throws `ConfigError` if the folder or
-  /// file does not exist, or the file is not a JSON object.
+  /// Reads the `config.json` of a folder. Throws `ConfigError` if the folder or
+  /// file does not exist, or if the file is not a JSON object.
   static ModelConfig read(const std::filesystem::path& folder);
   /// `source` names the text in messages.
   static ModelConfig parse(
@@ -41,13 +41,13 @@ class ACCELERATE_API ModelConfig {
   ModelConfig& operator=(ModelConfig other) noexcept;
   ~ModelConfig();
 
-  /// "bert", "gpt2", ...; throws `ConfigError` if it is missing.
+  /// Returns "bert", "gpt2", ... Throws `ConfigError` if it is missing.
   std::string model_type() const;
   bool has(const char* key) const;
-  /// A positive integer; `fallback` if the key is missing.
+  /// Returns a positive integer, or `fallback` if the key is missing.
   int64_t size(const char* key, int64_t fallback) const;
   std::optional<int64_t> integer(const char* key) const;
-  /// One integer or a list of them; empty if the key is missing.
+  /// Reads one integer or a list of integers. Empty if the key is missing.
   std::vector<int64_t> integers(const char* key) const;
   double number(const char* key, double fallback) const;
   bool boolean(const char* key, bool fallback) const;
@@ -55,10 +55,10 @@ class ACCELERATE_API ModelConfig {
   /// The object under a key, as a configuration (empty if the key is missing).
   ModelConfig part(const char* key) const;
 
-  /// The number of classes of a classifier: the size of `id2label`, else
-  /// `num_labels`, else 2.
+  /// The number of classes of a classifier: the size of `id2label`, or else
+  /// `num_labels`, or else 2.
   int64_t num_labels() const;
-  /// Class names: those of `id2label`, else "LABEL_0", "LABEL_1", ...
+  /// The class names of `id2label`, or else "LABEL_0", "LABEL_1", ...
   std::vector<std::string> labels() const;
   /// Sets `id2label` and `label2id`.
   void set_labels(const std::vector<std::string>& labels);
@@ -73,7 +73,7 @@ class ACCELERATE_API ModelConfig {
   void set(const char* key, bool value);
   void set(const char* key, const std::vector<std::string>& values);
 
-  /// The text of `config.json`: sorted keys, indented by 2.
+  /// The text of `config.json`, with sorted keys and indented by 2.
   std::string json() const;
   /// The file that was read, for messages.
   const std::string& source() const;

@@ -13,30 +13,31 @@
 
 namespace accelerate::models {
 
-/// Inputs of a model: B sequences of T tokens. All but `input_ids` are
-/// optional.
+/// The inputs of a model: B sequences of T tokens. All members except
+/// `input_ids` are optional.
 struct ACCELERATE_API ModelInputs {
   /// Token ids, B x T.
   at::Tensor input_ids = {};
-  /// B x T, 0 for padding tokens. On a CPU a mask of ones costs nothing; on a
-  /// GPU leave it out if nothing is padded (checking would wait for the
-  /// device).
+  /// B x T, 0 for padding tokens. On a CPU, a mask of ones costs nothing. On a
+  /// GPU, leave the mask out if nothing is padded, because checking it would
+  /// wait for the device.
   at::Tensor attention_mask = {};
-  /// Sentence index of a pair, B x T; zeros by default.
+  /// The index of the sentence in a pair, B x T. Default: zeros.
   at::Tensor token_type_ids = {};
-  /// B x T; counted from the first token by default.
+  /// The positions of tokens, B x T. By default, counted from the first token.
   at::Tensor position_ids = {};
-  /// For packed sequences, see `pack` (`packing.h`): `input_ids` is one row (1
-  /// x T) with the concatenated tokens of S sequences. This mask is the
-  /// `attention_mask` they would have if padded on the right to L tokens: S x
-  /// L, each row ones followed by zeros, T ones in total. Tokens attend only to
-  /// their own sequence, positions start at its first token, and a classifier
-  /// returns one result per sequence. `attention_mask` must then be undefined.
+  /// For packed sequences (see `pack` in `packing.h`), `input_ids` is one row
+  /// (1 x T) with the concatenated tokens of S sequences. This mask is the
+  /// `attention_mask` that the sequences would have if they were padded on the
+  /// right to L tokens. Its shape is S x L, each row contains ones followed by
+  /// zeros, and there are T ones in total. Tokens attend only to their own
+  /// sequence, positions start at its first token, and a classifier returns one
+  /// result per sequence. `attention_mask` must then be undefined.
   at::Tensor packed_mask = {};
-  /// If set, the model computes `loss`. For a classifier: B class indices, B (x
-  /// L) values of a regression, or B x L zeros and ones for multi-label
-  /// problems. For a language model: B x T token ids, -100 for tokens that do
-  /// not count; causal models shift them internally.
+  /// If set, the model computes `loss`. For a classifier: B class indices, B or
+  /// B x L regression targets, or B x L zeros and ones for multi-label
+  /// problems. For a language model: B x T token ids, with -100 for tokens that
+  /// do not count. Causal models shift them internally.
   at::Tensor labels = {};
 };
 inline auto tensor_fields(ModelInputs& inputs) {
@@ -58,24 +59,25 @@ inline auto field_names(const ModelInputs&) {
       "labels"};
 }
 
-/// The labels that the loss of a causal model compares its logits with, B x T:
-/// `labels` shifted by one token, -100 at the last token of each sequence, also
-/// of packed ones. Their count is the weight of the loss; pass them to
-/// `Perplexity` with the logits. Throws `UsageError` unless `labels` is B x T.
+/// Returns the labels (B x T) that the loss of a causal model compares with its
+/// logits. They are `labels` shifted by one token, with -100 at the last token
+/// of each sequence, even in packed batches. Their count is the weight of the
+/// loss. Pass them to `Perplexity` together with the logits. Throws
+/// `UsageError` unless `labels` is B x T.
 ///
 ///     const auto labels = accelerate::models::causal_labels(batch);
 ///     accelerator.backward(
 ///         loss, {.weight = accelerate::num_loss_tokens(labels)});
 ACCELERATE_API at::Tensor causal_labels(const ModelInputs& inputs);
 
-/// Outputs of a model. Members that the model or the call does not compute are
-/// undefined tensors or empty. For S packed sequences, B x T here is 1 x T;
-/// logits of a classifier, `pooler_output` and `attentions` (S x H x L x L) are
-/// per sequence.
+/// The outputs of a model. Members that the model or the call does not compute
+/// are undefined tensors or empty. For S packed sequences, B x T means 1 x T.
+/// The logits of a classifier, `pooler_output` and `attentions` (S x H x L x L)
+/// are per sequence.
 struct ACCELERATE_API ModelOutput {
-  /// A scalar, if labels were given.
+  /// A scalar, if labels were passed.
   at::Tensor loss = {};
-  /// B x L for a classifier, B x T x V for a language model.
+  /// B x L for a classifier, and B x T x V for a language model.
   at::Tensor logits = {};
   /// B x T x C, from `AutoModel`.
   at::Tensor last_hidden_state = {};

@@ -19,17 +19,19 @@ struct ACCELERATE_API LoggerOptions {
   /// Skip lines below this level. Default: ACCELERATE_LOG_LEVEL (DEBUG, INFO,
   /// WARNING, ERROR or CRITICAL), or `kInfo`.
   std::optional<LogLevel> level = {};
-  /// The rank of this process; by default from the environment. Required if
+  /// The rank of this process. Default: read from the environment. Required if
   /// ranks are threads of one process.
   std::optional<ProcessTopology> topology = {};
-  /// Where lines go; stderr by default. Borrowed: it must outlive the logger.
+  /// The stream that lines are written to. Default: stderr. It must outlive the
+  /// logger.
   std::ostream* output = nullptr;
 };
 
-/// Writes `[RANK 0] INFO name: text`, by default only on the main process. Each
-/// line is written atomically, above any progress bars. Further lines of a text
-/// are indented, and control characters are shown as `\x1b`, so that a value
-/// cannot forge a line or move the cursor. Thread-safe and cheap to copy.
+/// Writes lines such as `[RANK 0] INFO name: text`, by default only on the main
+/// process. Each line is written atomically, above any progress bars.
+/// Additional lines of a text are indented, and control characters are shown as
+/// `\x1b`, so that a value cannot forge a line or move the cursor. Loggers are
+/// thread-safe and cheap to copy.
 ///
 ///     const accelerate::Logger logger("train");
 ///     logger.info("loss ", loss, " after ", step, " steps");
@@ -72,7 +74,7 @@ class ACCELERATE_API Logger {
   void critical(const Values&... values) const {
     log(LogLevel::kCritical, values...);
   }
-  /// A warning that this process writes only once.
+  /// Logs a warning that this process writes only once.
   template <class... Values>
   void warning_once(const Values&... values) const {
     if (is_enabled(LogLevel::kWarning)) {
@@ -80,9 +82,9 @@ class ACCELERATE_API Logger {
     }
   }
 
-  /// The same logger, but writing on all processes.
+  /// Returns the same logger, but writing on all processes.
   Logger on_every_process() const;
-  /// An info line from each process, in rank order. `processes` is an
+  /// Logs an info line from each process, in rank order. `processes` is an
   /// `Accelerator` or another object with `wait_for_everyone`. Collective.
   template <class Processes, class... Values>
   void in_order(Processes& processes, const Values&... values) const {

@@ -16,30 +16,31 @@
 namespace accelerate {
 
 struct ACCELERATE_API ProgressBarOptions {
-  /// Text in front of the bar.
+  /// The text in front of the bar.
   std::string description = {};
   /// Whether to draw. By default, only the local main process draws (according
   /// to the environment), and only if stderr is a terminal. Required if ranks
   /// are threads of one process.
   std::optional<bool> enabled = {};
-  /// Where to draw; stderr by default. Borrowed: it must outlive the bar.
+  /// The stream that the bar is drawn on. Default: stderr. It must outlive the
+  /// bar.
   std::ostream* output = nullptr;
-  /// Width of a line in columns; by default that of the terminal (or 80),
-  /// following changes of its size.
+  /// The width of a line in columns. By default, it is the current width of the
+  /// terminal, or 80.
   std::optional<int> columns = {};
-  /// Steps done before this run, for resumed runs; they do not count for the
-  /// rate.
+  /// For resumed runs, the number of steps that were done before this run. They
+  /// do not count for the rate.
   int64_t initial = 0;
   /// The unit of a step: `12.5 batch/s`.
   std::string unit = "it";
 };
 
 /// Shows how many of `total` steps are done, their rate, the elapsed time and
-/// the time left. Redrawn at most ten times a second and once at the end. A bar
-/// created while another exists is drawn below it and disappears with its
-/// object; the last one stays on the screen. Lines of `Logger` and
-/// `Accelerator::print` appear above the bars. Control characters in strings
-/// are shown as `\x1b`. Each bar is used by one thread.
+/// the time left. The bar is redrawn at most ten times a second and once at the
+/// end. A bar that is created while another bar exists is drawn below it and
+/// disappears with its object. The last bar stays on the screen. Lines of
+/// `Logger` and `Accelerator::print` appear above the bars. Control characters
+/// in strings are shown as `\x1b`. Use each bar from one thread.
 ///
 ///     accelerate::ProgressBar progress_bar(num_training_steps);
 ///     ...
@@ -51,19 +52,19 @@ class ACCELERATE_API ProgressBar {
   explicit ProgressBar(int64_t total, ProgressBarOptions options = {});
   /// Ends the line, so that later output starts on a new one.
   ~ProgressBar();
-  /// The moved-from bar draws and counts nothing.
+  /// The moved-from bar neither draws nor counts.
   ProgressBar(ProgressBar&&) noexcept;
   ProgressBar& operator=(ProgressBar&&) noexcept;
 
-  /// Counts `steps` more steps as done.
+  /// Counts `steps` additional steps as done.
   void update(int64_t steps = 1);
-  /// Shows `text` after the bar from the next redraw on.
+  /// Shows `text` after the bar, starting with the next redraw.
   template <std::convertible_to<std::string> Text>
   void set_postfix(Text&& text) {
     set_postfix_text(std::forward<Text>(text));
   }
   /// Shows named values, rounded to three digits: `loss=0.123, lr=0.001`.
-  /// Throws `UsageError` on a tensor that is not a single number.
+  /// Throws `UsageError` if a tensor is not a single number.
   void set_postfix(const TrackedValues& values);
   void set_description(const std::string& text);
 

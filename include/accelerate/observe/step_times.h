@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How training steps spend their time.
+// Measures how training steps spend their time.
 #pragma once
 
 #include <cstdint>
@@ -10,25 +10,25 @@
 
 namespace accelerate {
 
-/// The steps of a run so far: see `Accelerator::step_times`. Counted per
-/// training thread: other threads see no steps. A step starts when the first
-/// batch is requested, or at the end of the previous step, and ends when the
-/// next one starts after an optimizer's update; accumulated micro-batches
-/// belong to one step. Time between steps, such as an evaluation, counts for
-/// the previous step.
+/// The steps of a run so far (see `Accelerator::step_times`). Steps are counted
+/// per training thread, and other threads do not see them. A step starts when
+/// the first batch is requested, or at the end of the previous step. It ends
+/// when the next step starts after an optimizer's update. Accumulated
+/// micro-batches belong to one step. Time between steps, such as an evaluation,
+/// belongs to the previous step.
 struct ACCELERATE_API StepTimes {
-  /// Seconds. Each moment counts once: communication inside a backward pass
-  /// does not count as backward. On a GPU these are times of the device,
-  /// between marks in its stream: work counts when it runs rather than when it
-  /// is queued, and data that arrives in time costs nothing. Marks are read
-  /// once the device has passed them, without waiting, so the latest steps may
-  /// be missing.
+  /// Times in seconds. Each moment counts once: communication inside a backward
+  /// pass does not count as `backward`. On a GPU, these are times of the
+  /// device, measured between marks in its stream. Work counts when it runs,
+  /// not when it is queued, and data that arrives in time costs nothing. The
+  /// host reads marks once the device has passed them, without waiting, so the
+  /// latest steps may be missing.
   struct ACCELERATE_API Phases {
-    /// Waiting for batches, even while other threads make them.
+    /// Waiting for batches, even if other threads are making them.
     double data = 0;
     double forward = 0;
     double backward = 0;
-    /// Waiting for other ranks: the part that computation did not hide.
+    /// Waiting for other ranks, as far as computation did not hide it.
     double communication = 0;
     double optimizer = 0;
     double checkpoint = 0;
@@ -43,12 +43,13 @@ struct ACCELERATE_API StepTimes {
   int64_t num_steps = 0;
   /// The total over all steps.
   Phases sum = {};
-  /// Individual steps, oldest first; at most the last 1000.
+  /// The last steps, oldest first; at most 1000.
   std::vector<Phases> last = {};
 
-  /// What limits the speed of the run, such as "300 steps of 12.1 ms: 41 %
-  /// waits for data, 35 % backward" and so on, and on a second line "41 % of
-  /// the step waits for data: raise num_workers". Empty without steps.
+  /// Describes what limits the speed of the run, such as "300 steps of 12.1 ms:
+  /// 41 % waits for data, 35 % backward" and so on, and on a second line "41 %
+  /// of the step waits for data: raise num_workers". Empty if there are no
+  /// steps.
   std::string summary() const;
 };
 

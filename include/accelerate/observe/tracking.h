@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trackers, which store the metrics of a run: files, TensorBoard, MLflow,
-// custom ones. docs/guide_observe.md describes a run's folder.
+// Trackers, which store the metrics of a run in files, TensorBoard, MLflow or a
+// custom destination. docs/guide_observe.md describes the folder of a run.
 #pragma once
 
 #include <concepts>
@@ -20,8 +20,8 @@
 namespace accelerate {
 
 /// A number, string or boolean that is tracked under a name. Tensors with one
-/// element are read, and the host waits for them. Other tensors are rejected by
-/// the call that receives the value and its name.
+/// element are read, and the host waits for them. The call that receives the
+/// value and its name rejects other tensors.
 class ACCELERATE_API TrackedValue {
  public:
   using Value = std::variant<double, int64_t, bool, std::string>;
@@ -54,27 +54,27 @@ class ACCELERATE_API TrackedValue {
     }
   }
 
-  /// Throws `UsageError` if it was created from a tensor that is not a single
-  /// number: "[where] 'name' is a tensor of shape [2], expected ...". Called by
-  /// `Trackers` and `ProgressBar`.
+  /// Throws a `UsageError` if the value was created from a tensor that is not a
+  /// single number: "[where] 'name' is a tensor of shape [2], expected ...".
+  /// `Trackers` and `ProgressBar` call it.
   void check(const char* where, const std::string& name) const;
   const Value& get() const { return value_; }
-  /// The value as a number: booleans are 1 and 0. Empty for a string.
+  /// The value as a number. Booleans are 1 and 0. Empty for a string.
   std::optional<double> number() const;
-  /// The value for display. Numbers have all digits that are needed to restore
-  /// them.
+  /// The value as text. Numbers have as many digits as are needed to restore
+  /// them exactly.
   std::string text() const;
 
  private:
   void refuse_tensor(const std::vector<int64_t>& sizes, bool is_complex);
 
   Value value_;
-  /// A description of what was passed instead of a value; empty if valid.
+  /// Describes what was passed instead of a value. Empty if the value is valid.
   std::string problem_;
 };
 
-/// In the given order. If a name is given twice, the last value counts and a
-/// warning appears once.
+/// Names and values, in the order in which they are logged. If a name appears
+/// twice, the last value counts, and one warning is printed.
 using TrackedValues = std::vector<std::pair<std::string, TrackedValue>>;
 
 /// A picture as the bytes of a PNG file.
@@ -87,16 +87,17 @@ struct ACCELERATE_API TrackedImage {
 /// The run that a tracker is started for.
 struct ACCELERATE_API TrackedRun {
   std::string project = {};
-  /// `logging_dir / project`, which exists.
+  /// `logging_dir / project`. This folder exists.
   std::filesystem::path folder = {};
   int num_processes = 1;
   /// How often the launcher has restarted the job.
   int attempt = 0;
 };
 
-/// A destination of metrics. Derive your own from it and pass it in
-/// `TrackingOptions::log_with`. Called from one thread of the main process. An
-/// exception is printed on stderr, once per tracker, and the run continues.
+/// A destination for metrics. Derive custom trackers from this class and pass
+/// them in `TrackingOptions::log_with`. They are called from one thread of the
+/// main process. If a tracker throws, the first error is printed to stderr, and
+/// the run continues.
 ///
 ///     struct Printer : accelerate::Tracker {
 ///       std::string name() const override { return "printer"; }
@@ -113,7 +114,7 @@ class ACCELERATE_API Tracker {
   virtual std::string name() const = 0;
   /// Opens the run.
   virtual void start(const TrackedRun& run);
-  /// Hyper-parameters.
+  /// Stores the hyper-parameters.
   virtual void store_configuration(const TrackedValues& values);
   virtual void log(const TrackedValues& values, int64_t step) = 0;
   virtual void log_images(
@@ -125,21 +126,21 @@ class ACCELERATE_API Tracker {
       const std::string& name,
       std::span<const double> values,
       int64_t step);
-  /// An event for the time axis, such as "checkpoint".
+  /// Marks an event on the time axis, such as "checkpoint".
   virtual void mark(const std::string& event, int64_t step);
-  /// The run resumes from a checkpoint: values for `step` and later steps will
-  /// be logged again.
+  /// Called if the run resumes from a checkpoint. Values for `step` and later
+  /// steps will be logged again.
   virtual void resume(int64_t step);
-  /// What a resumed run needs to continue where it stopped, such as the run id
-  /// on a server. Saved in checkpoints; `load_state` is called after `start`
-  /// and before `resume`.
+  /// Returns what the tracker needs to continue after the run is resumed, such
+  /// as the run id on a server. It is saved in checkpoints. `load_state` is
+  /// called after `start` and before `resume`.
   virtual std::string state() const;
   virtual void load_state(const std::string& state);
-  /// Ends the run; no calls follow.
+  /// Ends the run. No other function is called after it.
   virtual void finish();
 };
 
-/// A tracker by its name, or an object.
+/// The name of a tracker, or a tracker object.
 class ACCELERATE_API TrackerChoice {
  public:
   TrackerChoice(const char* name) : name_(name) {}
@@ -148,7 +149,7 @@ class ACCELERATE_API TrackerChoice {
   TrackerChoice(std::shared_ptr<T> tracker) : tracker_(std::move(tracker)) {}
 
   const std::string& name() const { return name_; }
-  /// The object; null if the tracker was chosen by name.
+  /// The object, or null if the tracker was chosen by name.
   const std::shared_ptr<Tracker>& tracker() const { return tracker_; }
 
  private:
@@ -158,22 +159,25 @@ class ACCELERATE_API TrackerChoice {
 
 /// Options of the tracker "mlflow".
 struct ACCELERATE_API MlflowOptions {
-  /// The server, `http://host:5000`; default: MLFLOW_TRACKING_URI.
+  /// The URL of the server, such as `http://host:5000`. Default:
+  /// MLFLOW_TRACKING_URI.
   std::string tracking_uri = {};
-  /// Default: MLFLOW_EXPERIMENT_NAME, or the project. Created if missing.
+  /// The name of the experiment, which is created if it is missing. Default:
+  /// MLFLOW_EXPERIMENT_NAME, or the name of the project.
   std::string experiment = {};
-  /// The name of a new run; chosen by the server if empty.
+  /// The name of a new run. If empty, the server chooses one.
   std::string run_name = {};
-  /// The run to continue; default: MLFLOW_RUN_ID. A resumed run uses its own.
+  /// The id of the run to continue. Default: MLFLOW_RUN_ID. A resumed run uses
+  /// its previous id.
   std::string run_id = {};
 };
 
 struct ACCELERATE_API TrackingOptions {
-  /// "jsonl", "csv", "tensorboard", "mlflow", or custom objects.
+  /// Names ("jsonl", "csv", "tensorboard", "mlflow") or custom trackers.
   std::vector<TrackerChoice> log_with = {"jsonl"};
   /// The run's folder is `logging_dir / project`.
   std::filesystem::path logging_dir = "runs";
-  /// Hyper-parameters.
+  /// The hyper-parameters.
   TrackedValues configuration = {};
   MlflowOptions mlflow = {};
 };
@@ -182,20 +186,22 @@ struct ACCELERATE_API TrackingOptions {
 ACCELERATE_API std::vector<std::string> tracker_names();
 
 /// The trackers of one run. `Accelerator::init_trackers` creates them on the
-/// main process; a program without an `Accelerator` creates its own. Used by
-/// one thread.
+/// main process. A program without an `Accelerator` creates this object itself.
+/// Use it from one thread.
 ///
 ///     accelerate::Trackers trackers(
 ///         "sky", {.log_with = {"jsonl", "tensorboard"}});
 ///     trackers.log({{"loss", 0.5}, {"lr", 1e-3}}, 10);
 class ACCELERATE_API Trackers {
  public:
-  /// No trackers: everything logged is discarded.
+  /// Creates an object without trackers, which discards everything that is
+  /// logged.
   Trackers();
   /// Starts the trackers of `options`. Throws `UsageError` if a name is
-  /// unknown, two trackers have the same name, the project is not a plain
-  /// folder name, or other unfinished trackers of this process write the same
-  /// files in the same folder, which would mix the lines of two runs.
+  /// unknown, if two trackers have the same name, if the project is not a plain
+  /// folder name, or if other unfinished trackers of this process write the
+  /// same files in the same folder, because the lines of two runs would be
+  /// mixed.
   Trackers(
       const std::string& project,
       TrackingOptions options,
@@ -209,10 +215,10 @@ class ACCELERATE_API Trackers {
 
   // After `finish`, values are discarded, with one warning on stderr.
 
-  /// Without a step, values are logged at the step after the latest, starting
-  /// at 0 (or where a resumed run's checkpoint was); pictures and histograms at
-  /// the latest. Throws `UsageError` on a tensor that is not a single number,
-  /// even if there are no trackers.
+  /// If no step is passed, values are logged at the step after the latest one,
+  /// starting at 0 (or at the step of the checkpoint of a resumed run), and
+  /// pictures and histograms are logged at the latest step. Throws `UsageError`
+  /// if a tensor is not a single number, even if there are no trackers.
   void log(const TrackedValues& values, std::optional<int64_t> step = {});
   void log_images(
       const std::string& name,
@@ -224,9 +230,9 @@ class ACCELERATE_API Trackers {
       std::optional<int64_t> step = {});
   /// Marks an event at the latest step.
   void mark(const std::string& event);
-  /// The tracker with this name. Without trackers, as on processes other than
-  /// the main one, a tracker that does nothing. Throws `UsageError` if the name
-  /// is unknown.
+  /// Returns the tracker with this name. If there are no trackers, as on
+  /// processes other than the main one, returns a tracker that does nothing.
+  /// Throws `UsageError` if the name is unknown.
   Tracker& get(const std::string& name) const;
   bool empty() const;
   void finish();
@@ -237,7 +243,7 @@ class ACCELERATE_API Trackers {
     std::map<std::string, std::string> trackers = {};
   };
   State state() const;
-  /// Resumes from `state`. A tracker that did not exist at saving starts from
+  /// Resumes from `state`. A tracker that is not part of `state` starts from
   /// the beginning.
   void load_state(const State& state);
 

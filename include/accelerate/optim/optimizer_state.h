@@ -21,28 +21,30 @@ namespace accelerate {
 /// Parameters with their names in the model.
 using NamedParameters = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// The parameters of a module; one with two names is listed under the first.
+/// Returns the parameters of a module. A parameter with two names is listed
+/// under the first one.
 ACCELERATE_API NamedParameters named_parameters(const torch::nn::Module& model);
 
 /// The interface for saving optimizer state by name. The optimizers of
-/// `optimizers.h` implement it; a custom optimizer derives from this class in
-/// addition to `torch::optim::Optimizer`.
+/// `optimizers.h` implement it. To support it in a custom optimizer, derive
+/// from this class in addition to `torch::optim::Optimizer`.
 class ACCELERATE_API SavableOptimizer {
  public:
   virtual ~SavableOptimizer() = default;
-  /// State of another kind is rejected when loading.
+  /// Identifies the kind of optimizer. State of a different kind is rejected
+  /// when loading.
   virtual std::string kind() const = 0;
   /// The hyper-parameters of a group.
   virtual StateDict group_state(size_t group) const = 0;
   virtual void load_group_state(size_t group, const StateDict& state) = 0;
-  /// The state of one parameter; empty before its first step.
+  /// The state of one parameter. Empty before its first step.
   virtual StateDict parameter_state(const at::Tensor& parameter) const = 0;
   virtual void load_parameter_state(
       const at::Tensor& parameter,
       const StateDict& state) = 0;
 };
 
-/// Everything the optimizer needs to resume:
+/// Returns everything that the optimizer needs to resume:
 ///
 /// | name                      | value                                      |
 /// |---------------------------|--------------------------------------------|
@@ -51,11 +53,12 @@ class ACCELERATE_API SavableOptimizer {
 /// | groups.0.parameters.0     | "encoder.weight"                           |
 /// | state.encoder.weight.step | a tensor (and exp_avg, ...)                |
 ///
-/// Tensors are shared with the optimizer: a later step changes them. Supports
-/// the optimizers of this library, torch::optim's Adam, AdamW, SGD, RMSprop and
-/// Adagrad, and every `SavableOptimizer`; not LBFGS, whose state is not per
-/// parameter. Throws `UsageError` for others, and if a parameter of the
-/// optimizer is missing in `names`.
+/// Tensors are shared with the optimizer, so a later step changes them.
+/// Supports the optimizers of this library, torch::optim's Adam, AdamW, SGD,
+/// RMSprop and Adagrad, and every `SavableOptimizer`. LBFGS is not supported,
+/// because its state is not per parameter. Throws `UsageError` for optimizers
+/// that are not supported, and if a parameter of the optimizer is missing in
+/// `names`.
 ///
 ///     accelerate::StateDict state = accelerate::optimizer_state(
 ///         optimizer, accelerate::named_parameters(*model));
@@ -63,16 +66,16 @@ ACCELERATE_API StateDict optimizer_state(
     const torch::optim::Optimizer& optimizer,
     const NamedParameters& names);
 
-/// Throws the `UsageError` that `load_optimizer_state` would throw because the
-/// kind, groups, names or shapes differ; changes nothing.
+/// Throws the `UsageError` that `load_optimizer_state` would throw if the kind,
+/// groups, names or shapes differ. Does not change anything.
 ACCELERATE_API void check_optimizer_state(
     const torch::optim::Optimizer& optimizer,
     const NamedParameters& names,
     const StateDict& state);
 
 /// Loads state into an optimizer of the same kind with the same parameter
-/// names; tensors are copied to the parameters' devices. Throws `UsageError` if
-/// the kind, groups, names or shapes differ.
+/// names. Tensors are copied to the devices of the parameters. Throws
+/// `UsageError` if the kind, groups, names or shapes differ.
 ACCELERATE_API void load_optimizer_state(
     torch::optim::Optimizer& optimizer,
     const NamedParameters& names,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameter groups by rule.
+// Splits the parameters of a model into groups.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +17,8 @@ class Module;
 
 namespace accelerate::optim {
 
-/// Parameters with their own settings; settings that are not given are the
-/// optimizer's.
+/// Parameters with their own settings. Settings that are not set are those of
+/// the optimizer.
 struct ACCELERATE_API ParameterGroup {
   std::vector<at::Tensor> parameters = {};
   std::optional<double> lr = {};
@@ -29,9 +29,9 @@ struct ACCELERATE_API ParameterGroup {
 using ParameterRule =
     std::function<bool(const std::string& name, const at::Tensor& parameter)>;
 
-/// Returns two groups of trainable parameters: those for which `rule` is false,
-/// then those for which it is true, with the settings of `chosen`. Either may
-/// be empty.
+/// Returns two groups of trainable parameters. The first contains the
+/// parameters for which `rule` is false. The second contains those for which it
+/// is true, with the settings of `chosen`. Either group may be empty.
 ///
 ///     // A tenth of the learning rate for the embeddings.
 ///     auto groups = accelerate::optim::split_groups(
@@ -44,10 +44,10 @@ ACCELERATE_API std::vector<ParameterGroup> split_groups(
     const ParameterRule& rule,
     ParameterGroup chosen = {});
 
-/// Returns two groups: with weight decay, then without. The second contains
-/// parameters with fewer than two dimensions, those whose name ends in "bias",
-/// and those of layers whose type ends in "Norm" (`LayerNorm`, `BatchNorm2d`, a
-/// custom `RMSNorm`).
+/// Returns two groups, the first with weight decay and the second without. The
+/// second group contains parameters with fewer than two dimensions, parameters
+/// whose names end in "bias", and those of layers whose type name ends in
+/// "Norm" (`LayerNorm`, `BatchNorm2d`, a custom `RMSNorm`).
 ///
 ///     accelerate::optim::AdamW optimizer(
 ///         accelerate::optim::no_decay_groups(*model),

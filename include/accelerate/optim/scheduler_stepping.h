@@ -8,8 +8,8 @@ namespace accelerate {
 enum class SchedulerStepping {
   /// Once per update of the weights.
   kPerOptimizerStep,
-  /// `num_processes` times per update, as Hugging Face Accelerate does: for
-  /// schedules whose lengths count the batches of one process.
+  /// `num_processes` times per update, as in Hugging Face Accelerate. Use this
+  /// for schedules whose lengths count the batches of all processes.
   kPerProcess,
 };
 

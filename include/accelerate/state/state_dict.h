@@ -20,7 +20,7 @@
 namespace accelerate {
 
 /// The part of a distributed tensor that this rank holds. `values` contains the
-/// elements of all pieces, in order, and may have any shape; `whole` is the
+/// elements of all pieces, in order, and may have any shape. `whole` is the
 /// shape of the full tensor.
 ///
 ///     // Elements 18 to 34 of a [7, 5] matrix.
@@ -36,9 +36,10 @@ struct TensorSlice {
 using StateValue =
     std::variant<bool, int64_t, double, std::string, at::Tensor, TensorSlice>;
 
-/// The state of one object (optimizer, scheduler, scaler, loader). A plain
-/// value, ordered by name. Tensors are shared, not copied. Components of a name
-/// are joined by dots. A distributed tensor is stored as a `TensorSlice`.
+/// The state of one object (optimizer, scheduler, scaler or loader). It is a
+/// plain value, ordered by name. Tensors are shared, not copied. The components
+/// of a name are joined by dots. A distributed tensor is stored as a
+/// `TensorSlice`.
 ///
 ///     accelerate::StateDict state = scheduler.state_dict();
 ///     const double rate = state.get<double>("last_lr.0");
@@ -57,18 +58,19 @@ class ACCELERATE_API StateDict {
   void set(const std::string& name, const char* value);
   void set(const std::string& name, std::string value);
   void set(const std::string& name, at::Tensor value);
-  /// Throws `UsageError` if the pieces are not inside the full tensor, or their
-  /// number of elements differs from that of `values`.
+  /// Throws `UsageError` if a piece is not inside the full tensor, or if the
+  /// pieces and `values` have different numbers of elements.
   void set(const std::string& name, TensorSlice value);
   void set(const std::string& name, StateValue value);
   /// Adds everything in `entries`, prefixing each name with `prefix` and a dot.
   void set(const std::string& prefix, const StateDict& entries);
 
-  /// Throws `UsageError` if the name is missing or has a different type; `T` is
-  /// one of the types of `StateValue`.
+  /// Throws `UsageError` if the name is missing or the value has a different
+  /// type. `T` is one of the types of `StateValue`.
   template <class T>
   const T& get(const std::string& name) const;
-  /// What `set(prefix, entries)` added; empty if there is none.
+  /// Returns what `set(prefix, entries)` added. Empty if there are no such
+  /// entries.
   StateDict part(const std::string& prefix) const;
   bool contains(const std::string& name) const;
 
@@ -97,19 +99,19 @@ extern template ACCELERATE_API const at::Tensor& StateDict::get(
 extern template ACCELERATE_API const TensorSlice& StateDict::get(
     const std::string&) const;
 
-/// Writes a state atomically to one safetensors file: tensors as tensors,
-/// everything else as text in its header. Throws `UsageError` on slices of
-/// tensors, undefined tensors, dtypes that the format does not support, and
-/// strings that are not UTF-8; `SystemError` if the file cannot be written.
+/// Writes a state atomically to one safetensors file. Everything except tensors
+/// is stored as text in the header. Throws `UsageError` for slices of tensors,
+/// undefined tensors, dtypes that the format does not support, and strings that
+/// are not UTF-8. Throws `SystemError` if the file cannot be written.
 ///
 ///     accelerate::save(scheduler.state_dict(), "scheduler.safetensors");
 ///     scheduler.load_state_dict(accelerate::load("scheduler.safetensors"));
 ACCELERATE_API void save(
     const StateDict& state,
     const std::filesystem::path& file);
-/// Reads what `save` wrote, bit for bit, with tensors on the CPU. Throws
-/// `SystemError` if the file cannot be read, `DataError` if it was not written
-/// by `save`.
+/// Reads a file written by `save`, bit for bit, with tensors on the CPU. Throws
+/// `SystemError` if the file cannot be read, and `DataError` if it was not
+/// written by `save`.
 ACCELERATE_API StateDict load(const std::filesystem::path& file);
 
 } // namespace accelerate

@@ -7,8 +7,8 @@
 
 namespace accelerate {
 
-/// An object whose state belongs to a training run. Derive your own objects
-/// from it and add them to `Accelerator::state()`.
+/// An object whose state belongs to a training run. Derive your own classes
+/// from it and add their objects to `Accelerator::state()`.
 ///
 ///     struct Counter : accelerate::Stateful {
 ///       int64_t seen = 0;
@@ -24,14 +24,15 @@ namespace accelerate {
 class ACCELERATE_API Stateful {
  public:
   virtual ~Stateful();
-  /// Everything the object needs to resume. Tensors may be shared with it.
+  /// Returns everything that the object needs to resume. Tensors may be shared
+  /// with the object.
   virtual StateDict state_dict() const = 0;
-  /// Throws if `load_state_dict` would reject this state, and changes nothing.
-  /// Called on all objects of a run before the first is loaded. The default
-  /// accepts everything.
+  /// Throws if `load_state_dict` would reject this state, and does not change
+  /// anything. Called on all objects of a run before the first one is loaded.
+  /// By default, accepts everything.
   virtual void check_state_dict(const StateDict& state) const;
-  /// Restores the state. Tensors are copied. Throws `UsageError` if the state
-  /// belongs to a different kind of object, and leaves the object unchanged.
+  /// Restores the state. Tensors are copied. Throws `UsageError` and leaves the
+  /// object unchanged if the state belongs to a different kind of object.
   virtual void load_state_dict(const StateDict& state) = 0;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nested tensors: one traversal for tensors, containers and custom structs.
+// Trees of tensors: one traversal for tensors, containers and custom structs.
 //
 // A tree is a tensor, an optional, vector, array, pair, tuple or map of trees,
 // `torch::data::Example`, or a struct that lists its members in one function
@@ -12,8 +12,9 @@
 //       return std::tie(b.input, b.target);
 //     }
 //
-// Numbers and sequences of numbers are leaves that collectives send as tensors
-// and that other traversals skip. Everything else (strings) is skipped.
+// Numbers and sequences of numbers are leaves. Collectives send them as
+// tensors, and other traversals skip them. Everything else, such as strings, is
+// skipped.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -41,7 +42,7 @@ concept HasTensorFields = requires(T& value) {
 
 namespace tree {
 
-/// A number in a tree, or a sequence of them.
+/// A number in a tree, or a sequence of numbers.
 class ACCELERATE_API Numbers {
  public:
   virtual ~Numbers() = default;
@@ -49,19 +50,20 @@ class ACCELERATE_API Numbers {
   /// so that sums of small types do not overflow. Throws `UsageError` if an
   /// unsigned value does not fit.
   virtual at::Tensor tensor() const = 0;
-  /// Throws `UsageError` if a value does not fit its type, or the number of
-  /// values differs from that of a fixed-size type.
+  /// Throws `UsageError` if a value does not fit into its type, or if the
+  /// number of values differs from that of a fixed-size type.
   virtual void assign(const at::Tensor& values) = 0;
 };
 
-/// Visits a tree in a fixed order: members as listed, map entries by key.
+/// Visits a tree in a fixed order: members in the order of the list, and map
+/// entries by key.
 class ACCELERATE_API Visitor {
  public:
   virtual ~Visitor() = default;
   virtual void tensor(at::Tensor& value) = 0;
   virtual void numbers(Numbers& /*value*/) {}
   /// Called before and after the parts of a container. `label` is its kind, or
-  /// the key of a map entry; `size` is the number of parts.
+  /// the key of a map entry. `size` is the number of parts.
   virtual void enter(std::string_view /*label*/, size_t /*size*/) {}
   virtual void leave() {}
 };
@@ -85,7 +87,8 @@ template <class T>
 concept TupleLike = !Sequence<T> && requires {
   std::tuple_size<T>::value;
 };
-/// `torch::data::Example`: `data` and `target`, without its header.
+/// `torch::data::Example`, which has members `data` and `target`, without
+/// including its header.
 template <class T>
 concept ExampleLike = requires(T& e) {
   typename T::DataType;
@@ -125,8 +128,8 @@ inline constexpr at::ScalarType carrier_dtype =
     : std::is_integral_v<T>     ? at::kLong
     : std::is_same_v<T, double> ? at::kDouble
                                 : at::kFloat;
-/// Convert `count` numbers of type `dtype` to a new tensor, and back. A `count`
-/// of -1 means a single number without a dimension.
+/// These functions convert `count` numbers of type `dtype` to a new tensor, and
+/// back. A `count` of -1 means a single number without a dimension.
 ACCELERATE_API at::Tensor
 from_numbers(const void* data, int64_t count, at::ScalarType dtype);
 ACCELERATE_API void
@@ -220,7 +223,7 @@ class RowOfNumbers final : public Numbers {
 
 namespace detail {
 
-/// Whether `Is<Element>::value` holds for a part of a tree, recursively.
+/// Whether `Is<Element>::value` is true for any part of a tree, recursively.
 template <class T, template <class> class Is>
 constexpr bool has_leaf();
 template <class Tuple, template <class> class Is, size_t... I>
@@ -341,14 +344,15 @@ void for_each(T& value, F&& f) {
   walk(value, caller);
 }
 
-/// The same tree with each tensor `t` replaced by `f(t)`.
+/// Returns the same tree with each tensor `t` replaced with `f(t)`.
 template <class T, class F>
 T map(T value, F&& f) {
   for_each(value, [&](at::Tensor& t) { t = f(std::as_const(t)); });
   return value;
 }
 
-/// The tensors in visiting order. They share storage with the tree's.
+/// Returns the tensors in visiting order. They share storage with those of the
+/// tree.
 template <class T>
 std::vector<at::Tensor> flatten(const T& value) {
   std::vector<at::Tensor> tensors;
@@ -356,7 +360,8 @@ std::vector<at::Tensor> flatten(const T& value) {
   return tensors;
 }
 
-/// Replaces the tensors of a tree by `tensors` (as many as `flatten` returns).
+/// Replaces the tensors of a tree with `tensors` (as many as `flatten`
+/// returns).
 template <class T>
 T unflatten(T value, const std::vector<at::Tensor>& tensors) {
   size_t next = 0;
@@ -364,9 +369,9 @@ T unflatten(T value, const std::vector<at::Tensor>& tensors) {
   return value;
 }
 
-/// Describes containers, sizes and string keys as a string:
-/// `tuple2(N,map1(a1(T)))`. If two strings are equal, one rank's tensors fit
-/// another rank's tree.
+/// Describes containers, sizes and string keys in a string such as
+/// `tuple2(N,map1(a1(T)))`. If two ranks have the same string, the tensors of
+/// one rank fit into the tree of the other.
 class ACCELERATE_API StructureWriter final : public Visitor {
  public:
   void tensor(at::Tensor& value) override;

@@ -15,9 +15,9 @@ namespace accelerate {
 
 class ParallelEngine;
 
-/// During its lifetime, backward passes accumulate local gradients and send
-/// nothing, if the forward pass also ran under it. Guards of one model may be
-/// nested; they may outlive the model.
+/// During its lifetime, backward passes accumulate local gradients without any
+/// communication, if the forward pass also ran under the guard. Guards of one
+/// model may be nested and may outlive the model.
 class ACCELERATE_API NoSyncGuard {
  public:
   explicit NoSyncGuard(ParallelEngine& engine);
@@ -30,8 +30,8 @@ class ACCELERATE_API NoSyncGuard {
   bool was_syncing_;
 };
 
-/// The number of samples or tokens that a loss is the mean of: a number, or a
-/// tensor with one element, for which the host never waits.
+/// The number of samples or tokens over which a loss is the mean. It is a
+/// number or a tensor with one element. The host never waits for the tensor.
 class ACCELERATE_API LossWeight {
  public:
   template <class Number>
@@ -41,7 +41,7 @@ class ACCELERATE_API LossWeight {
   LossWeight(double count);     // NOLINT
   LossWeight(at::Tensor count); // NOLINT
 
-  /// Has dtype double and no graph.
+  /// A tensor of dtype double without a graph.
   const at::Tensor& count() const { return count_; }
 
  private:
@@ -50,19 +50,21 @@ class ACCELERATE_API LossWeight {
 
 struct ACCELERATE_API BackwardOptions {
   bool retain_graph = false;
-  /// Makes the accumulated gradient that of the mean over all samples (or
-  /// tokens) of all micro-batches on all ranks, as if they were one batch:
+  /// Makes the accumulated gradient equal to the gradient of the mean over all
+  /// samples (or tokens) of all micro-batches on all ranks, as if they were one
+  /// batch:
   ///
   ///     accelerator.backward(loss, {.weight = num_tokens});
   ///
-  /// Without it, the loss is divided by the number of micro-batches and
-  /// gradients are averaged over ranks: a mean of means. Pass it in all
-  /// `backward` calls of an update and on all ranks, or in none. Each
-  /// micro-batch must call `backward` once (add several losses first).
+  /// Without a weight, the loss is divided by the number of micro-batches and
+  /// gradients are averaged over ranks, which results in a mean of means. Pass
+  /// weights in all `backward` calls of an update and on all ranks, or in none
+  /// of them. Each micro-batch must call `backward` once, so add several losses
+  /// first.
   std::optional<LossWeight> weight = {};
 };
 
-/// What `Accelerator::accumulate` returns: the scope of one micro-batch.
+/// The scope of one micro-batch, returned by `Accelerator::accumulate`.
 ///
 ///     for (auto& batch : loader) {
 ///       const auto micro_batch = accelerator.accumulate(net);
@@ -72,7 +74,7 @@ struct ACCELERATE_API BackwardOptions {
 ///       opt.zero_grad();
 ///     }
 ///
-/// Only one may exist for a model at a time.
+/// Only one guard may exist for a model at a time.
 class ACCELERATE_API AccumulateGuard {
  public:
   AccumulateGuard() = default;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Captured training steps: the host only launches them.
+// Captured training steps, which the host only launches.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,10 +21,11 @@ namespace accelerate {
 class TrainingRun;
 
 struct ACCELERATE_API CaptureOptions {
-  /// Eager calls per shape of inputs before one is captured. During these
-  /// calls, libraries choose their kernels and optimizers create their state.
+  /// The number of eager calls for each shape of the inputs before a call is
+  /// captured. During these calls, libraries choose their kernels and
+  /// optimizers create their state.
   int num_warmup = 2;
-  /// How many graphs are kept; the least recently used one is dropped first.
+  /// How many graphs are kept. The least recently used graph is dropped first.
   size_t max_graphs = 8;
 };
 
@@ -40,7 +41,7 @@ class ACCELERATE_API StepCapture {
   };
   using Body = std::function<Outcome(const std::vector<at::Tensor>& inputs)>;
 
-  /// `looks_first`: whether warm-up calls check that the function never waits
+  /// `looks_first` is whether warm-up calls check that the function never waits
   /// for the device. The check also rejects code that waits only when it is not
   /// being recorded.
   StepCapture(
@@ -67,7 +68,7 @@ class ACCELERATE_API StepCapture {
 
 } // namespace detail
 
-/// What `Accelerator::capture` returns: call it instead of the function. Copies
+/// What `Accelerator::capture` returns. Call it instead of the function. Copies
 /// share the graphs.
 template <class Function>
 class CapturedStep {
@@ -76,13 +77,13 @@ class CapturedStep {
       : function_(std::make_shared<Function>(std::move(function))),
         capture_(std::move(capture)) {}
 
-  /// Inputs and result are trees (`tree.h`). The result's tensors are copies
-  /// that belong to the caller, detached from autograd.
+  /// Inputs and result are trees (`tree.h`). The tensors of the result are
+  /// copies that belong to the caller and are detached from autograd.
   template <class... Inputs>
   auto operator()(const Inputs&... inputs) {
     static_assert(
         (!std::is_arithmetic_v<Inputs> && ...),
-        "a number would stay what it was when the step was captured: pass "
+        "a number would keep the value it had when the step was captured: pass "
         "tensors");
     using Trees = std::tuple<Inputs...>;
     using Result = std::invoke_result_t<Function&, Inputs&...>;
@@ -109,11 +110,11 @@ class CapturedStep {
     }
   }
 
-  /// Input shapes that have a graph.
+  /// The number of input shapes that have a graph.
   size_t num_graphs() const { return capture_->num_graphs(); }
-  /// Calls that replayed a graph.
+  /// The number of calls that replayed a graph.
   size_t num_replays() const { return capture_->num_replays(); }
-  /// Why calls run eagerly; empty if they can be captured.
+  /// Why calls run eagerly. Empty if they can be captured.
   const std::string& refusal() const { return capture_->refusal(); }
 
  private:

@@ -11,17 +11,17 @@
 namespace accelerate {
 
 struct ACCELERATE_API EarlyStoppingOptions {
-  /// How many values in a row without improvement are tolerated; at least 1.
+  /// How many consecutive values without improvement are tolerated; at least 1.
   int64_t patience = 3;
-  /// The minimum change that counts as an improvement; not negative.
+  /// The minimum change that counts as an improvement. Must not be negative.
   double min_delta = 0;
   /// Whether larger is better (accuracy) or smaller (loss).
   bool larger_is_better = false;
 };
 
-/// Decides when to stop from one metric value per evaluation. Does not
-/// communicate: pass the same value on all ranks (metrics return it), and all
-/// ranks stop together. NaN never counts as an improvement.
+/// Decides when to stop, based on one metric value per evaluation. It does not
+/// communicate. Pass the same value on all ranks, as metrics return it, so that
+/// all ranks stop together. NaN never counts as an improvement.
 ///
 ///     accelerate::EarlyStopping stopping({.patience = 2});
 ///     for (int epoch = 0; epoch < 100; ++epoch) {
@@ -38,9 +38,9 @@ class ACCELERATE_API EarlyStopping : public Stateful {
   /// Throws `UsageError` if an option is out of range.
   explicit EarlyStopping(EarlyStoppingOptions options = {});
 
-  /// Takes the next value. Returns whether to stop.
+  /// Takes the next value, and returns whether to stop.
   bool should_stop(double value);
-  /// Whether the latest value is the best so far, so that it is time to save.
+  /// Whether the latest value is the best so far and the model should be saved.
   bool is_best() const { return best_ && num_worse_ == 0; }
   /// Empty before the first value that is not NaN.
   std::optional<double> best() const { return best_; }

@@ -23,8 +23,9 @@ struct ACCELERATE_API EmaOptions {
   bool warms_up = false;
 };
 
-/// Keeps averaged copies of the parameters, at least in fp32; buffers are not
-/// averaged. All ranks compute the same average without communication.
+/// Keeps averaged copies of the parameters, in fp32 or higher precision.
+/// Buffers are not averaged. All ranks compute the same average without
+/// communication.
 ///
 ///     accelerate::Ema ema(net, {.decay = 0.99});
 ///     for (auto& batch : loader) {
@@ -41,12 +42,12 @@ struct ACCELERATE_API EmaOptions {
 ///     } // and now its own weights again.
 ///
 /// To save its state in checkpoints: `accelerator.state().add("ema", ...)`.
-/// Save while no guard exists, because a guard replaces the model's own
-/// weights. Does not support engines whose ranks hold slices of the weights.
+/// Save only while no guard exists, because a guard replaces the weights of the
+/// model. Engines whose ranks hold slices of the weights are not supported.
 class ACCELERATE_API Ema : public Stateful {
  public:
-  /// Starts from the current weights. Throws `UsageError` if the decay is not
-  /// in [0, 1] or the pointer is null.
+  /// Initialises the averages with the current weights. Throws `UsageError` if
+  /// the decay is not in [0, 1] or the pointer is null.
   explicit Ema(
       std::shared_ptr<torch::nn::Module> module,
       EmaOptions options = {});
@@ -69,7 +70,7 @@ class ACCELERATE_API Ema : public Stateful {
     Ema& ema_;
     std::vector<at::Tensor> own_;
   };
-  /// The module uses the averages during the lifetime of the guard. Throws
+  /// During the lifetime of the guard, the module uses the averages. Throws
   /// `UsageError` if it already does.
   [[nodiscard]] Guard evaluate() { return Guard(*this); }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models larger than the memory of one rank: built without memory, then loaded
-// shard by shard.
+// Creates models that are larger than the memory of one rank. Their weights are
+// allocated only when each rank loads its shard.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -12,10 +12,12 @@
 
 namespace accelerate {
 
-/// During its lifetime, modules of any type that this thread creates get no
-/// memory. The creation of each tensor is recorded, and `prepare` materialises
-/// it: as a whole if every rank holds the whole model; in stage 3 of sharding
-/// (`sharding.h`) unit by unit, and each rank keeps its shard.
+/// During its lifetime, the weights of modules that this thread creates are not
+/// allocated, whatever the type of the module. It records how each tensor is
+/// created. `prepare` then allocates and fills the tensors. If every rank holds
+/// the whole model, it allocates all of them. In stage 3 of sharding
+/// (`sharding.h`), it allocates one unit at a time, and each rank keeps only
+/// its shard.
 ///
 ///     std::shared_ptr<accelerate::models::PretrainedModel> llama;
 ///     {
@@ -26,15 +28,15 @@ namespace accelerate {
 ///     auto prepared = accelerator.prepare(llama); // Reads one shard.
 ///
 /// - Parameters get the values in the files (`from_pretrained`,
-///   `load_weights`), otherwise those of the constructor. Random values are
+///   `load_weights`), or otherwise those of the constructor. Random values are
 ///   drawn from the generator as usual, but differ from those of a model that
 ///   was created with memory.
 /// - Buffers get the values that their constructor computes, in `prepare`.
-/// - A tensor that is neither a parameter nor a buffer stays empty: register
-///   it, or create it with a device (`torch::arange(8, torch::kCPU)`),
-///   which allocates it normally. `item()` of a tensor works.
+/// - A tensor that is neither a parameter nor a buffer stays empty. Register
+///   it, or create it with a device (`torch::arange(8, torch::kCPU)`), which
+///   allocates it normally. `item()` of a tensor works.
 /// - Before `prepare`, you may change weights in place, cast them
-///   (`module->to(torch::kBFloat16)`) and tie them; reading one throws.
+///   (`module->to(torch::kBFloat16)`) and tie them. Reading a weight throws.
 /// - Code that writes to memory directly (`data_ptr()`) needs a tensor with an
 ///   explicit device.
 class ACCELERATE_API EmptyWeights {
@@ -51,7 +53,7 @@ class ACCELERATE_API EmptyWeights {
 
 struct LoadWeightsOptions {
   /// Reject files that lack a parameter, or contain tensors without a
-  /// counterpart in the module. Otherwise such parameters keep their values and
+  /// counterpart in the module. If false, such parameters keep their values and
   /// such tensors are not read.
   bool strict = true;
 };
@@ -59,11 +61,12 @@ struct LoadWeightsOptions {
 /// Loads the weights of a module from a safetensors file, an index or a folder
 /// (`safetensors::Checkpoint`), by name, cast to the module's dtypes. Buffers
 /// that are missing in the files keep their values. If the module was created
-/// without memory, nothing is read before `prepare`; until then the files must
-/// exist and be the same on all ranks.
+/// under `EmptyWeights`, nothing is read before `prepare`. Until then, the
+/// files must exist and be the same on all ranks.
 ///
-/// Call it before `prepare`. Throws `UsageError` naming all tensors that do not
-/// match, before loading any, and whatever `safetensors::Checkpoint` throws.
+/// Call it before `prepare`. If tensors do not match, throws a `UsageError`
+/// that names all of them, before it loads any. Also throws the same errors as
+/// `safetensors::Checkpoint`.
 ///
 ///     {
 ///       const accelerate::EmptyWeights empty;

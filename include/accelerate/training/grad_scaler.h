@@ -17,8 +17,8 @@ namespace accelerate {
 /// The names and defaults are PyTorch's.
 struct ACCELERATE_API GradScalerOptions {
   double init_scale = 65536;
-  /// The scale grows by this factor after `growth_interval` steps without
-  /// overflow, and shrinks by `backoff_factor` after a step with one.
+  /// The scale is multiplied by this factor after `growth_interval` steps
+  /// without overflow, and by `backoff_factor` after a step with overflow.
   double growth_factor = 2;
   double backoff_factor = 0.5;
   int64_t growth_interval = 2000;
@@ -26,18 +26,18 @@ struct ACCELERATE_API GradScalerOptions {
 
 /// Multiplies the loss by a scale, divides the gradients by it before the step,
 /// and skips steps whose gradients are not finite. An `Accelerator` with fp16
-/// creates one. Used directly, it works like PyTorch's:
+/// creates a scaler. If you use one directly, it works like PyTorch's:
 ///
 ///     scaler.scale(loss).backward();
 ///     scaler.step(optimizer);
 ///     scaler.update();
 ///
-/// Used by one thread. The scale is stored on the device of the loss; only
+/// Use it from one thread. The scale is stored on the device of the loss. Only
 /// `found_inf`, `step`, `current_scale` and `state_dict` wait for the device.
 class ACCELERATE_API GradScaler : public Stateful {
  public:
-  /// Replaces each element of a tensor of flags (0 or 1) by its maximum over
-  /// all ranks, so that all skip the same steps.
+  /// Replaces each element of a tensor of flags (0 or 1) with its maximum over
+  /// all ranks, so that all ranks skip the same steps.
   using Agreement = std::function<void(at::Tensor&)>;
 
   /// Throws `UsageError` if a factor is out of range.
@@ -46,41 +46,42 @@ class ACCELERATE_API GradScaler : public Stateful {
   at::Tensor scale(const at::Tensor& loss);
 
   /// Divides the gradients of `parameters` by the scale and checks that they
-  /// are finite. `owner` identifies their optimizer: a second call for it
-  /// before `update` has no effect. Does nothing for an owner without gradients
-  /// on any rank. Throws `UsageError` on fp16 gradients, whose range is too
-  /// small for the divided values.
+  /// are finite. `owner` identifies their optimizer. A second call with the
+  /// same owner before `update` has no effect. Does nothing if no rank has
+  /// gradients for this owner. Throws `UsageError` on fp16 gradients, whose
+  /// range is too small for the divided values.
   void unscale(const void* owner, const std::vector<at::Tensor>& parameters);
   void unscale_(torch::optim::Optimizer& optimizer);
-  /// Like `unscale`, for gradients that are not the `grad()` of a parameter.
+  /// Like `unscale`, but for gradients that are not the `grad()` of a
+  /// parameter.
   void unscale_gradients(
       const void* owner,
       const std::vector<at::Tensor>& gradients);
-  /// Whether a gradient of `owner` was not finite, on any rank.
+  /// Whether any gradient of `owner` was not finite, on any rank.
   bool found_inf(const void* owner) const;
-  /// The result of `found_inf` as a tensor of one float, 0 or 1, that the
-  /// device may still be computing; undefined if nothing of `owner` was
+  /// The result of `found_inf` as a tensor with one float, 0 or 1, which the
+  /// device may still be computing. Undefined if no gradients of `owner` were
   /// unscaled.
   at::Tensor overflow_of(const void* owner) const;
 
   /// Whether gradients of `owner` were unscaled since the last `update`.
   bool is_unscaled(const void* owner) const;
-  /// Forgets that gradients of `owner` were unscaled: `update` ignores them,
-  /// and the next `unscale` processes them again.
+  /// Forgets that gradients of `owner` were unscaled. `update` then ignores
+  /// them, and the next `unscale` processes them again.
   void forget(const void* owner);
   /// Multiplies unscaled gradients by the scale, before a backward pass that
   /// adds scaled gradients to them.
   void scale_again(const std::vector<at::Tensor>& gradients) const;
 
-  /// Unscales if that has not happened yet, and steps if all gradients are
-  /// finite. Returns whether it stepped.
+  /// Unscales the gradients unless they already are unscaled, and steps if all
+  /// of them are finite. Returns whether it stepped.
   bool step(torch::optim::Optimizer& optimizer);
-  /// Grows or shrinks the scale; call it after all optimizers have stepped.
-  /// Does nothing if nothing has been unscaled since the last call.
+  /// Increases or decreases the scale. Call it after all optimizers have
+  /// stepped. Does nothing if no gradients were unscaled since the last call.
   void update();
 
   double current_scale() const;
-  /// The state that `update` would leave if it were called now. The names are
+  /// The state after a call to `update` at this moment. The names are
   /// PyTorch's.
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
@@ -93,7 +94,8 @@ class ACCELERATE_API GradScaler : public Stateful {
   Agreement agree_;
   at::Tensor scale_;
   at::Tensor growth_tracker_;
-  /// For each owner whose gradients were unscaled: 1 if one was not finite.
+  /// For each owner whose gradients were unscaled: 1 if a gradient was not
+  /// finite.
   std::map<const void*, at::Tensor> unscaled_;
 };
 

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fused operators, for which LibTorch needs several passes over memory.
+// Fused operators for computations that take several passes over memory in
+// LibTorch.
 //
 // They are registered with torch's dispatcher (`accelerate.kernels` in Python)
-// and differentiable. If the library was built with nvcc, GPUs run our own
-// kernels, and a matrix product followed by gelu runs in cuBLASLt if it has a
-// kernel for it. Everywhere else they are composed of torch operators, with the
-// same results up to rounding.
+// and are differentiable. If the library was built with nvcc, GPUs run its own
+// kernels, and a matrix product followed by gelu runs in cuBLASLt if cuBLASLt
+// has a kernel for it. In all other cases, the operators are composed of torch
+// operators, with the same results up to rounding.
 //
 // There are no second derivatives: a backward pass through a gradient throws
-// `UsageError`. Under autocast, products are computed in autocast's dtype and
-// everything else in the widest dtype of the arguments.
+// `UsageError`. Under autocast, matrix products are computed in the dtype of
+// autocast and everything else in the widest dtype of the arguments.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,15 +26,15 @@ namespace accelerate::kernels {
 /// Whether a device of this kind runs the library's own kernels.
 ACCELERATE_API bool has_kernels(c10::Device device);
 
-/// The mean over rows of the cross-entropy between the first `num_classes`
-/// columns of `logits` (rows x columns, any floating-point type) and `labels`
-/// (one integer per row); rows whose label is `ignored` do not count. The
-/// columns after `num_classes` are padding, with a gradient of 0.
+/// Returns the mean over rows of the cross-entropy between the first
+/// `num_classes` columns of `logits` (rows x columns, any floating-point type)
+/// and `labels` (one integer per row). Rows whose label is `ignored` do not
+/// count. The columns after `num_classes` are padding, and their gradient is 0.
 ///
-/// Computed in float32 (float64 for float64 logits) without a float32 copy of
-/// the logits: one pass forward, one backward. The result has that dtype. A
-/// label out of range throws `c10::Error` on the CPU and aborts the program on
-/// a GPU.
+/// The computation uses float32 (float64 for float64 logits) but does not need
+/// a float32 copy of the logits. The forward pass and the backward pass each
+/// read the logits once. The result has dtype float32 or float64. A label out
+/// of range throws `c10::Error` on the CPU and aborts the program on a GPU.
 ///
 ///     auto loss = accelerate::kernels::cross_entropy(
 ///         logits.flatten(0, 1), labels.flatten(), logits.size(-1));
@@ -43,19 +44,19 @@ ACCELERATE_API at::Tensor cross_entropy(
     int64_t num_classes,
     int64_t ignored = -100);
 
-/// `at::layer_norm` over the last dimension. Its backward takes one pass over
-/// memory. `x`, `weight` and `bias` have the same dtype; statistics are
-/// computed in float32 (float64 for float64 input).
+/// `at::layer_norm` over the last dimension. Its backward pass takes one sweep
+/// over memory. `x`, `weight` and `bias` must have the same dtype. Statistics
+/// are computed in float32 (float64 for float64 input).
 ACCELERATE_API at::Tensor layer_norm(
     const at::Tensor& x,
     const at::Tensor& weight,
     const at::Tensor& bias,
     double epsilon);
 
-/// residual + dropout(branch + branch_bias) in one pass. The backward also
-/// takes one pass, including the gradient of the bias. `branch_bias` may be
-/// undefined. All have the same dtype. On a GPU, the dropout probability is
-/// rounded to 1/65536.
+/// Computes residual + dropout(branch + branch_bias) in one sweep over memory.
+/// The backward pass, including the gradient of the bias, also takes one sweep.
+/// `branch_bias` may be undefined. All tensors must have the same dtype. On a
+/// GPU, the dropout probability is rounded to a multiple of 1/65536.
 ACCELERATE_API at::Tensor add_dropout(
     const at::Tensor& residual,
     const at::Tensor& branch,
@@ -67,8 +68,8 @@ struct SumAndNorm {
   at::Tensor normed;
 };
 
-/// `add_dropout`, followed by the layer norm of its result: what a transformer
-/// computes between two matrix products.
+/// Computes `add_dropout`, followed by the layer norm of its result. A
+/// transformer computes this between two matrix products.
 ///
 ///     auto [sum, normed] = accelerate::kernels::add_dropout_layer_norm(
 ///         x, torch::linear(y, w), b, gain, shift, 0.1, 1e-5);
@@ -81,18 +82,18 @@ ACCELERATE_API SumAndNorm add_dropout_layer_norm(
     double dropout,
     double epsilon);
 
-/// x weight^T + bias over the last dimension, with the gradient of the bias
-/// computed in one pass at memory bandwidth. The weight is outputs x inputs;
-/// pass a weight stored as inputs x outputs as `w.t()`. All have the same
-/// dtype.
+/// Computes x weight^T + bias over the last dimension. The gradient of the bias
+/// is computed in one sweep at memory bandwidth. The shape of the weight is
+/// outputs x inputs. If a weight is stored as inputs x outputs, pass `w.t()`.
+/// All tensors must have the same dtype.
 ACCELERATE_API at::Tensor
 linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
 enum class Gelu { kErf, kTanh };
 
-/// gelu(x up^T + up_bias) down^T: the MLP of a transformer block. The tanh gelu
-/// is computed in the epilogue of the first product; in backward, the gradients
-/// of gelu and bias take one pass.
+/// Computes gelu(x up^T + up_bias) down^T, the MLP of a transformer block. The
+/// tanh gelu is computed in the epilogue of the first product. In the backward
+/// pass, the gradients of gelu and bias are computed in one sweep.
 ///
 ///     auto y = accelerate::kernels::linear_gelu_linear(
 ///         x, w, b, w.t(), accelerate::kernels::Gelu::kTanh);
@@ -103,10 +104,10 @@ ACCELERATE_API at::Tensor linear_gelu_linear(
     const at::Tensor& down,
     Gelu gelu);
 
-/// The normalised rows of `add_dropout_layer_norm` twice, one for each of two
+/// The normalised rows of `add_dropout_layer_norm`, once for each of two
 /// consumers, for transformers that add the normalised values to the residual.
-/// The backward pass adds the gradients of both. Both share memory: modify
-/// neither in place.
+/// The backward pass adds the gradients of both. The two tensors share memory,
+/// so do not modify them in place.
 ///
 ///     auto [first, second] =
 ///         accelerate::kernels::add_dropout_layer_norm_twice(
@@ -125,60 +126,63 @@ ACCELERATE_API NormedTwice add_dropout_layer_norm_twice(
     double dropout,
     double epsilon);
 
-/// The rows `ids` (int64 or int32, any shape) of a table. The gradient is
-/// summed without atomics or sorting, so it is deterministic. The row `padding`
-/// gets no gradient. An id out of range throws `c10::Error` on the CPU and
-/// aborts the program on a GPU.
+/// Returns the rows `ids` (int32 or int64, any shape) of a table. The gradient
+/// is summed without atomics or sorting, so it is deterministic. The row
+/// `padding` does not get a gradient. An id out of range throws `c10::Error` on
+/// the CPU and aborts the program on a GPU.
 ACCELERATE_API at::Tensor embedding(
     const at::Tensor& weight,
     const at::Tensor& ids,
     std::optional<int64_t> padding = {});
 
-/// x / (root mean square over the last dimension) * `weight`; both have the
-/// same dtype, computed in float32 (float64 for float64 input).
+/// Computes x / (root mean square over the last dimension) * `weight`, in
+/// float32 (float64 for float64 input). `x` and `weight` must have the same
+/// dtype.
 ACCELERATE_API at::Tensor
 rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon);
 
-/// residual + branch, and its `rms_norm`.
+/// Computes residual + branch, and its `rms_norm`.
 ACCELERATE_API SumAndNorm add_rms_norm(
     const at::Tensor& residual,
     const at::Tensor& branch,
     const at::Tensor& weight,
     double epsilon);
 
-/// Rotary position embedding: rotates channels d and d + D / 2 of each head of
-/// batch x tokens x heads x D by an angle, given by its cosine and sine in
-/// float32 as (batch or 1) x tokens x D / 2. The angles get no gradient.
+/// Rotary position embedding. Rotates channels d and d + D / 2 of each head by
+/// an angle. The input is batch x tokens x heads x D. The cosine and sine of
+/// the angles are float32 tensors of shape (batch or 1) x tokens x D / 2 and do
+/// not get gradients.
 ACCELERATE_API at::Tensor rotate(
     const at::Tensor& x_BTHD,
     const at::Tensor& cos_BTD,
     const at::Tensor& sin_BTD);
 
-/// silu(gate) * up, of the same dtype and shape.
+/// Computes silu(gate) * up. Both must have the same dtype and shape.
 ///
 ///     auto y = accelerate::kernels::swiglu(
 ///         torch::linear(x, w), torch::linear(x, w));
 ACCELERATE_API at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
 
 struct PackedAttentionOptions {
-  /// Tokens attend only to themselves and earlier ones.
+  /// Tokens attend only to themselves and earlier tokens.
   bool is_causal = false;
   double dropout = 0;
-  /// Scale of the dot products; default: 1 / sqrt(channels per head).
+  /// The scale of the dot products. Default: 1 / sqrt(channels per head).
   std::optional<double> scale = {};
 };
 
-/// Attention within packed sequences (concatenated, each attends only to
-/// itself): queries are tokens x heads x channels. Keys and values may have
-/// fewer heads: each serves a group of consecutive query heads. `starts`
-/// contains the start of each sequence and the end of the last, on the device
-/// of the queries; `max_length` is an upper bound of their lengths. Neither is
-/// checked on a GPU, because that would wait for it.
+/// Attention within packed sequences, which are concatenated and attend only to
+/// themselves. Queries are tokens x heads x channels. Keys and values may have
+/// fewer heads, each of which serves a group of consecutive query heads.
+/// `starts` contains the start of each sequence and the end of the last one, on
+/// the device of the queries. `max_length` is an upper bound on their lengths.
+/// Neither is checked on a GPU, because the host would have to wait for the
+/// GPU.
 ///
-/// Uses flash attention without padding for 16-bit types on a GPU if the number
-/// of channels per head is a multiple of 8; otherwise torch's attention on
-/// padded sequences. Throws `UsageError` for shapes and dtypes that do not
-/// match.
+/// For 16-bit types on a GPU, uses flash attention without padding if the
+/// number of channels per head is a multiple of 8. Otherwise, uses torch's
+/// attention on padded sequences. Throws `UsageError` if shapes or dtypes do
+/// not match.
 ///
 ///     auto x = torch::randn({5, 2, 8}); // Sequences of 3 and 2 tokens.
 ///     auto starts = torch::tensor({0, 3, 5}, torch::kInt);

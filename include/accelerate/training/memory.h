@@ -21,15 +21,15 @@ ACCELERATE_API bool is_out_of_memory(const std::exception& error);
 ACCELERATE_API void clear_device_cache();
 
 struct ACCELERATE_API BatchSizeSearchOptions {
-  /// Maps a size that did not fit to the next one to try; nine tenths by
-  /// default. To halve it: `[](int64_t size) { return size / 2; }`.
+  /// Maps a size that did not fit to the next size to try. The default is nine
+  /// tenths. To halve it, pass `[](int64_t size) { return size / 2; }`.
   std::function<int64_t(int64_t)> reduce_batch_size = {};
 };
 
 namespace detail {
 
-/// The next size. Throws `UsageError` if `reduce_batch_size` does not reduce
-/// it, or if it reaches zero.
+/// Returns the next size. Throws `UsageError` if `reduce_batch_size` does not
+/// reduce it, or if it reaches zero.
 ACCELERATE_API int64_t
 next_batch_size(int64_t batch_size, const BatchSizeSearchOptions& options);
 ACCELERATE_API void check_batch_size(int64_t batch_size);
@@ -38,9 +38,9 @@ ACCELERATE_API void check_batch_size(int64_t batch_size);
 
 /// Calls `function(batch_size)` with decreasing sizes until memory suffices,
 /// and returns its result. Allocate everything inside of `function`, so that it
-/// is freed before the next try. Other exceptions pass through. With several
-/// ranks, a size must fail on all of them (as it does on equal GPUs): if only
-/// one fails, the others wait for it.
+/// is freed before the next attempt. Other exceptions are passed on. With
+/// several ranks, a size must fail on all of them, as it does on identical
+/// GPUs. If only one rank fails, the others wait for it.
 ///
 ///     accelerate::find_executable_batch_size(128, [&](int64_t batch_size) {
 ///       train(batch_size);

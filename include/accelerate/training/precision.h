@@ -11,9 +11,9 @@
 namespace accelerate {
 
 /// During its lifetime, operators of this thread on devices of one kind choose
-/// their precision as in `torch.autocast`; with `Precision::kNo`, they use the
-/// dtypes of their inputs, even inside another guard. Guards nest; cast weights
-/// are cached until the outermost guard is destroyed.
+/// their precision as in `torch.autocast`. With `Precision::kNo`, they use the
+/// dtypes of their inputs, even inside another guard. Guards may be nested.
+/// Cast weights are cached until the outermost guard is destroyed.
 ///
 ///     {
 ///       accelerate::AutocastGuard guard(

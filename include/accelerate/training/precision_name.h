@@ -10,7 +10,7 @@
 
 namespace accelerate {
 
-/// Weights stay in fp32; operators may compute in these types.
+/// Weights stay in fp32, but operators may compute in these types.
 enum class Precision { kNo, kBf16, kFp16 };
 
 struct PrecisionName {
@@ -20,19 +20,20 @@ struct PrecisionName {
   bool runs_on_cpu;
 };
 
-/// The table of all legal values.
+/// The table of all valid values.
 ACCELERATE_API std::span<const PrecisionName> precision_names();
 
 ACCELERATE_API const PrecisionName& find_precision(Precision precision);
-/// The row with this name; null if there is none.
+/// The row with this name. Null if there is no such row.
 ACCELERATE_API const PrecisionName* find_precision(std::string_view name);
 
-/// The precision with this name. Throws `ConfigError` with the legal names for
-/// any other string; for "fp8" it says that fp8 is not supported.
+/// Returns the precision with this name. For any other string, throws a
+/// `ConfigError` that lists the valid names. For "fp8", the message says that
+/// fp8 is not supported.
 ACCELERATE_API Precision parse_precision(std::string_view name);
 
-/// What to write instead of an invalid `text`: "no, fp16 or bf16", and a hint
-/// for "fp8".
+/// Returns what to write instead of an invalid `text`: "no, fp16 or bf16", with
+/// a hint for "fp8".
 ACCELERATE_API std::string expected_precision(std::string_view text);
 
 } // namespace accelerate

@@ -9,11 +9,11 @@
 namespace accelerate {
 
 struct ACCELERATE_API SeedOptions {
-  /// Added to the seed: pass the rank for different random numbers on each
+  /// Added to the seed. Pass the rank to get different random numbers on each
   /// process.
   uint64_t offset = 0;
-  /// Also enable torch's deterministic algorithms (slower; operators without
-  /// one throw).
+  /// Also enable torch's deterministic algorithms. They are slower, and
+  /// operators without such an algorithm throw.
   bool deterministic = false;
 };
 

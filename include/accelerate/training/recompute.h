@@ -19,8 +19,8 @@ namespace accelerate {
 
 namespace detail {
 
-/// Tensors in, tensors out; called once in the forward pass and once in the
-/// backward pass.
+/// Takes tensors and returns tensors. Called once in the forward pass and once
+/// in the backward pass.
 using Segment =
     std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
@@ -32,31 +32,33 @@ ACCELERATE_API std::vector<at::Tensor> recompute(
 
 /// Computes `function(inputs...)` without keeping its activations: the backward
 /// pass runs `function` again on the saved inputs. Inputs and output are trees
-/// (`tree.h`); other values are copied. Parameters that `function` uses get
+/// (`tree.h`). Other values are copied. Parameters that `function` uses get
 /// their gradients as usual, even if no input requires one.
 ///
 ///     auto h = accelerate::recompute(block1, x); // a module holder
 ///     h = accelerate::recompute([&](auto h) { return block2(h); }, h);
 ///
-/// With n layers of activation size A, a plain forward needs n A, and s
-/// segments need about (s + n/s) A, which is smallest for s = sqrt(n).
+/// With n layers of activation size A, a plain forward pass needs n A of
+/// memory, and a forward pass with s segments needs about (s + n/s) A, which is
+/// smallest for s = sqrt(n).
 ///
 /// The second run uses the random state (of the CPU and of the inputs'
-/// devices), the autocast state and the values of the first, so gradients are
-/// bit-identical to those of the plain call. Other threads may draw from the
-/// CPU's default generator meanwhile, but not from a device's. Both runs cast
-/// weights again: autocast's cache is disabled. `function` and everything it
-/// refers to must live until the backward pass has ended. It must compute the
-/// same both times and must not depend on state that it changes itself (running
-/// statistics, e.g. of batch normalisation, are updated twice). Segments may be
-/// nested. The output requires gradients whenever gradients are recorded;
-/// otherwise this is a plain call.
+/// devices), the autocast state and the values of the first run, so gradients
+/// are bit-identical to those of a plain call. In the meantime, other threads
+/// may draw from the CPU's default generator, but not from that of a device.
+/// Both runs cast weights again, because autocast's cache is disabled.
+/// `function` and everything it refers to must exist until the backward pass
+/// has ended. It must compute the same values both times and must not depend on
+/// state that it changes itself. (Running statistics, for example those of
+/// batch normalisation, are updated twice.) Segments may be nested. The output
+/// requires gradients whenever gradients are recorded. If gradients are not
+/// recorded, this is a plain call.
 ///
-/// Backward must be `backward()`: `torch::autograd::grad` and a list of inputs
-/// throw `UsageError`. Under DDP without `static_graph`, a parameter may be
-/// used in one segment only, and by no other part of the model; otherwise
-/// backward throws `UsageError`. `find_unused_parameters` cannot see into
-/// segments and must be off (`static_graph` is fine).
+/// Call `backward()` without a list of inputs. `torch::autograd::grad` and a
+/// list of inputs throw `UsageError`. Under DDP without `static_graph`, a
+/// parameter may be used in only one segment and by no other part of the model,
+/// or else `backward()` throws `UsageError`. `find_unused_parameters` cannot
+/// see into segments and must be off. `static_graph` is supported.
 template <class Function, class... Inputs>
 auto recompute(Function function, Inputs... inputs) {
   using Output = std::decay_t<std::invoke_result_t<Function&, Inputs&...>>;

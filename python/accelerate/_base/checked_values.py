@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the types of arguments and configuration values. Files, fields and variables all contain
-strings, flags and numbers."""
+"""Checks the types of arguments and configuration values. Files, fields and environment variables
+all contain strings, flags and numbers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ SECTION = Kind("a dictionary", lambda value: value if isinstance(value, dict) el
 
 
 def number_of(value: Any) -> Any:
-    """The number that a string represents; any other value unchanged."""
+    """Returns the number that a string represents. Returns any other value unchanged."""
     if not isinstance(value, str):
         return value
     for convert in (int, float):
@@ -72,8 +72,8 @@ _KINDS = {str: "a string", bool: "a boolean", int: "a number", float: "a number"
 
 
 def described(value: Any) -> str:
-    """The value on one line with its type: in the notation of a configuration if possible,
-    otherwise as Python prints it."""
+    """Returns the value on one line with its type, in the notation of a configuration if possible,
+    and otherwise as Python prints it."""
     kind = _KINDS.get(type(value), "a dictionary" if isinstance(value, dict) else "")
     try:
         shown = json.dumps(value) if kind else ""
@@ -87,8 +87,8 @@ def described(value: Any) -> str:
 
 
 def checked(where: str, name: str, value: Any, kind: Kind, remedy: str = "", extra: str = "") -> Any:
-    """The value converted to its type. If it has a different type, raises a one-line `ConfigError`.
-    `extra` names other accepted values, and `remedy` says what to do."""
+    """Returns the value converted to its type. If it has a different type, raises a one-line
+    `ConfigError`. `extra` names other accepted values, and `remedy` says what to do."""
     taken = kind.take(number_of(value) if kind.reads_texts else value)
     if taken is not None:
         return taken
@@ -102,7 +102,7 @@ def checked(where: str, name: str, value: Any, kind: Kind, remedy: str = "", ext
 
 
 def checked_argument(where: str, name: str, value: Any, kind: Kind) -> Any:
-    """Like `checked`, for an argument of a call; raises `UsageError`."""
+    """Like `checked`, but for a function argument: raises `UsageError`."""
     try:
         return checked(where, name, value, kind)
     except ConfigError as error:

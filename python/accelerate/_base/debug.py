@@ -12,7 +12,7 @@ from accelerate.errors import UsageError
 
 
 def warn(message: str, category: type[Warning] = UserWarning, stacklevel: int = 1) -> None:
-    """Like `warnings.warn`; raises `UsageError` if `ACCELERATE_DEBUG_MODE` is set."""
+    """Like `warnings.warn`, but raises `UsageError` if `ACCELERATE_DEBUG_MODE` is set."""
     if _C.debug_is_on():
         raise UsageError(message)
     warnings.warn(message, category, stacklevel=stacklevel + 1)

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def as_wrapped(wrapped: Any) -> tuple[Any, tuple[Any, Any]]:
-    """The result of `__reduce__` for a pickle that contains only `wrapped`.
+    """Returns the result of `__reduce__` for a pickle that contains only `wrapped`.
 
     `typing.cast` returns its second argument. It is in the standard library, so pickles can be
     loaded where this package is not installed."""

@@ -18,14 +18,14 @@ def is_named_tuple(value: Any) -> bool:
 
 
 def like(container: list | tuple, items: Any) -> Any:
-    """The items in a container of the same type."""
+    """Returns the items in a container of the same type."""
     if is_named_tuple(container):
         return type(container)(*items)
     return type(container)(items)
 
 
 def with_values(mapping: Mapping, values: dict) -> Mapping:
-    """A mapping of the same type with these values."""
+    """Returns a mapping of the same type with these values."""
     # A mapping that is also a dataclass (transformers' outputs) keeps attributes and items
     # consistent only if it is changed item by item.
     if dataclasses.is_dataclass(mapping):
@@ -39,7 +39,8 @@ def with_values(mapping: Mapping, values: dict) -> Mapping:
 
 
 def map_tensors(value: Any, function: Callable[[torch.Tensor], Any]) -> Any:
-    """The same structure with `function` applied to each tensor; other leaves are unchanged."""
+    """Returns the same structure with `function` applied to each tensor. Other leaves are
+    unchanged."""
     if isinstance(value, torch.Tensor):
         return function(value)
     if isinstance(value, (list, tuple)):
@@ -57,7 +58,7 @@ def map_tensors(value: Any, function: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def tensors_of(value: Any, found: list[torch.Tensor] | None = None) -> list[torch.Tensor]:
-    """All tensors in `value`, in order; other leaves are ignored."""
+    """Returns all tensors in `value`, in order. Other leaves are ignored."""
     found = [] if found is None else found
     if isinstance(value, torch.Tensor):
         found.append(value)
@@ -74,13 +75,13 @@ def tensors_of(value: Any, found: list[torch.Tensor] | None = None) -> list[torc
 
 
 def with_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """`value` with other tensors, in the order of `tensors_of`."""
+    """Returns `value` with its tensors replaced with `tensors`, in the order of `tensors_of`."""
     remaining = iter(tensors)
     return map_tensors(value, lambda _: next(remaining))
 
 
 def structure_of(value: Any, where: str) -> str:
-    """A string that ranks compare. Raises `UsageError` if a leaf is not a tensor."""
+    """Returns a string that ranks compare. Raises `UsageError` if a leaf is not a tensor."""
     if isinstance(value, torch.Tensor):
         return "*"
     if isinstance(value, Mapping):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only Python can see of a training step, for `accelerate verify`: optimizers and loaders that
-were not prepared, and the generators of Python and NumPy. Does nothing in an ordinary run."""
+"""Records what only Python can see of a training step, for `accelerate verify`: optimizers and
+loaders that were not prepared, and the generators of Python and NumPy. Does nothing in an ordinary
+run."""
 
 from __future__ import annotations
 
@@ -29,14 +30,14 @@ class _Step:
 
 
 def note_batch(batch: Any, num_samples: int) -> None:
-    """A prepared loader is about to return a batch."""
+    """Called when a prepared loader is about to return a batch."""
     if RECORDER is not None:
         RECORDER.note_batch(tensors_of(batch), num_samples)
         _Step.generators = _generator_states()
 
 
 def note_round(indices: Iterable[Any]) -> None:
-    """A sampler has returned the indices of one round of all processes."""
+    """Called when a sampler has returned the indices of one round of all processes."""
     if RECORDER is not None:
         known = tuple(indices)
         if all(isinstance(index, int) for index in known):
@@ -48,8 +49,8 @@ def before_backward() -> None:
         return
     if _Step.generators is not None and _Step.generators != _generator_states():
         RECORDER.note_obstacle(
-            "The training step draws random numbers from Python's or NumPy's generator. One process "
-            "draws different numbers, so its steps differ"
+            "The training step draws random numbers from Python's or NumPy's generator. A single "
+            "process draws different numbers, so its steps differ"
         )
     _Step.generators = None
 
@@ -100,7 +101,7 @@ def _save_nothing(*_: Any, **__: Any) -> None:
     pass
 
 
-# Classes of other libraries that write files, and their methods that do.
+# Classes of other libraries that write files, and the methods that do so.
 _SAVERS = [
     ("transformers.trainer", "Trainer", ("_save_checkpoint", "save_model", "save_state")),
     ("transformers.modeling_utils", "PreTrainedModel", ("save_pretrained", "push_to_hub")),
@@ -140,7 +141,7 @@ def watch_modules(model: torch.nn.Module) -> None:
 
 
 def _watch_loaders(recorder: _C.StepRecorder) -> None:
-    """Also follows torch's own loaders. Prepared loaders read through them, and report their batch
+    """Also watches torch's own loaders. Prepared loaders read through them, but report a batch
     later, when they return it."""
     from torch.utils.data import dataloader
 
@@ -170,7 +171,7 @@ def _report_uncaught_errors(recorder: _C.StepRecorder) -> None:
 if RECORDER is not None:
     _watch_loaders(RECORDER)
     _report_uncaught_errors(RECORDER)
-    # Programs without a seed would draw other numbers in the second run.
+    # Programs without a seed would draw different numbers in the second run.
     random.seed(0)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(0)

@@ -45,10 +45,10 @@ _AUTOMATIC = re.compile(r"checkpoint_(\d+)")
 
 
 def folder_of_all(context: RunContext) -> Path:
-    """The folder of automatically named checkpoints."""
+    """Returns the folder of automatically named checkpoints."""
     if context.project.project_dir is None:
         raise UsageError(
-            "[Accelerator] Automatic checkpoint naming needs a project_dir. Pass one to "
+            "[Accelerator] Automatic checkpoint naming needs a project_dir. Pass it to "
             "Accelerator or ProjectConfiguration"
         )
     return Path(context.project.project_dir) / "checkpoints"
@@ -59,7 +59,7 @@ def folder_to_save(context: RunContext, output_dir: Any, layout: str | None) -> 
     if not project.automatic_checkpoint_naming:
         if output_dir is None:
             raise UsageError(
-                "[save_state] No output_dir given. Pass one, or pass "
+                "[save_state] No output_dir was passed. Pass a folder, or pass "
                 "ProjectConfiguration(automatic_checkpoint_naming=True) to Accelerator"
             )
         return Path(os.path.expanduser(output_dir))
@@ -78,9 +78,9 @@ def folder_to_save(context: RunContext, output_dir: Any, layout: str | None) -> 
 
 
 def _number_of_main_process(context: RunContext) -> int:
-    """The number that the main process uses for this save. The main process may have saved alone,
-    so its counter may be ahead of ours. This function reads the number from the main process's
-    files, because no process waits here."""
+    """Returns the number that the main process uses for this save. The main process may have saved
+    alone, so its counter may be ahead of ours. This function reads the number from the main
+    process's files, because no process waits here."""
     first = context.project.iteration
     parent = folder_of_all(context)
     run = context.run
@@ -101,8 +101,8 @@ def _number_of_main_process(context: RunContext) -> int:
 
 
 def _is_taken(context: RunContext, folder: Path, layout: str | None) -> bool:
-    """Whether the folder belongs to another save. The main process may already have created it for
-    this one."""
+    """Whether the folder belongs to a different save. The main process may already have created it
+    for this one."""
     if not folder.exists():
         return False
     if layout is not None:
@@ -120,7 +120,8 @@ def _is_taken(context: RunContext, folder: Path, layout: str | None) -> bool:
 
 
 def folder_to_leave(context: RunContext) -> Path | None:
-    """The folder for `save_and_leave` without an argument; None if `save_state` chooses it."""
+    """Returns the folder for `save_and_leave` without an argument, or None if `save_state` chooses
+    it."""
     if context.project.automatic_checkpoint_naming:
         return None
     parent = folder_of_all(context)
@@ -130,8 +131,8 @@ def folder_to_leave(context: RunContext) -> Path | None:
 
 
 def together(context: RunContext, work: Callable[[], _Result]) -> _Result:
-    """The result of `work`. If `work` fails on one process, all processes raise. An error of this
-    package is the same on all of them."""
+    """Returns the result of `work`. If `work` fails on one process, all processes raise. An error
+    of this package is the same on all of them."""
     if context.state.num_processes == 1:
         return work()
     try:
@@ -150,15 +151,15 @@ def together(context: RunContext, work: Callable[[], _Result]) -> _Result:
 
 
 def folder_to_load(context: RunContext, input_dir: Any) -> Path:
-    """The folder to load, the same on all processes. If the search fails on one process, all
-    processes raise."""
+    """Returns the folder to load, which is the same on all processes. If the search fails on one
+    process, all processes raise."""
 
     def named() -> Path | None:
         if input_dir is not None and (input_dir != "latest" or os.path.isdir("latest")):
             return _named_folder(Path(os.path.expanduser(input_dir)))
         if input_dir is None and not context.project.automatic_checkpoint_naming:
             raise UsageError(
-                "[load_state] No input_dir given. Pass a folder or 'latest', or pass "
+                "[load_state] No input_dir was passed. Pass a folder or 'latest', or pass "
                 "ProjectConfiguration(automatic_checkpoint_naming=True) to Accelerator"
             )
         folder_of_all(context)
@@ -220,7 +221,7 @@ def _is_any_checkpoint(folder: str) -> bool:
 
 
 def numbered_in(parent: Path) -> list[Path]:
-    """The automatically named folders, oldest first."""
+    """Returns the automatically named folders, oldest first."""
     if not parent.is_dir():
         return []
     found = [path for path in parent.iterdir() if _AUTOMATIC.fullmatch(path.name)]
@@ -241,7 +242,7 @@ def go_on_counting(context: RunContext, loaded: Path) -> None:
 
 
 def limit_of(context: RunContext) -> int | None:
-    """How many automatically named checkpoints to keep; None to keep all."""
+    """Returns how many automatically named checkpoints to keep, or None to keep all."""
     project = context.project
     if not project.automatic_checkpoint_naming or project.total_limit is None:
         return None
@@ -303,13 +304,13 @@ def _write_python_files(
 
 
 def _names_left_out(context: RunContext) -> set[str]:
-    """The names of objects that are not part of the current checkpoint."""
+    """Returns the names of objects that are not part of the current checkpoint."""
     kinds = context.kinds_left_out
     return {name for name in context.run.state.names() if name.startswith(kinds)}
 
 
 def _call_save_hooks(context: RunContext, stage: Path) -> list[dict[str, Any] | None]:
-    """The weights of each model; None for models that a hook removed."""
+    """Returns the weights of each model, or None for models that a hook removed."""
     given = [model.state_dict() for model in context.models]
     # Hooks may change both lists.
     weights, models = list(given), list(context.models)
@@ -334,7 +335,7 @@ def _named_models(context: RunContext) -> list[tuple[str, torch.nn.Module]]:
 
 
 def context_of_model(context: RunContext, model: Any) -> _C.ModelContext | None:
-    """The context of a model. Also accepts the original module that was prepared."""
+    """Returns the context of a model. Also accepts the original module that was prepared."""
     for module, prepared in zip(context.models, context.prepared_models):
         if module is model:
             return context_of(prepared)
@@ -342,7 +343,8 @@ def context_of_model(context: RunContext, model: Any) -> _C.ModelContext | None:
 
 
 def names_of_plain_state(model: torch.nn.Module) -> list[str] | None:
-    """The names in the module's `state_dict`, in order; None if C++ cannot write it."""
+    """Returns the names in the module's `state_dict`, in order. Returns None if C++ cannot write
+    it."""
     state = model.state_dict()
     return list(state) if _is_named_tensors(model, state) else None
 
@@ -378,9 +380,9 @@ def _memory_of(tensor: torch.Tensor) -> tuple[int, int, torch.Size]:
 def whole_state(
     model: torch.nn.Module, context: _C.ModelContext, keep: bool
 ) -> dict[str, Any]:
-    """The module's `state_dict`, in which the trained values replace parameters that are sharded or
-    have reduced precision. An empty dictionary if `keep` is false. Collective if parameters are
-    sharded."""
+    """Returns the module's `state_dict`, in which the trained values replace parameters that are
+    sharded or have reduced precision. Returns an empty dictionary if `keep` is False. Collective if
+    parameters are sharded."""
     parameters = dict(model.named_parameters()).values()
     values = context.whole_parameters(keep)
     if not keep:
@@ -476,8 +478,8 @@ def _read_python_files(
     load_kwargs: dict[str, Any],
     model_kwargs: dict[str, Any],
 ) -> tuple[set[str], list[Callable[[], Any]]]:
-    """The names of the objects that C++ does not load, and functions that load the objects whose
-    files Python reads."""
+    """Returns the names of the objects that C++ does not load, and functions that load the objects
+    whose files Python reads."""
     listed = _SavedFiles(folder)
     models = _call_load_hooks(context, folder)
     without = _names_left_out(context)
@@ -513,12 +515,13 @@ class _SavedFiles:
             (self.weights if kind == "weights" else self.pickles)[owner] = file
 
     def loaders_of(self, rank: int) -> set[str]:
-        """The names of the loaders whose state is in the checkpoint."""
+        """Returns the names of the loaders whose state is in the checkpoint."""
         names = self._reader.objects(rank)
         return {name for name in names if name.startswith(("loader", "python_loader"))}
 
     def path_of(self, name: str) -> Path:
-        """The file of an object. Raises `DataError` if the file was changed after saving."""
+        """Returns the file of an object. Raises `DataError` if the file was changed after
+        saving."""
         file = self.weights.get(name) or self.pickles.get(name) or f"{name}.safetensors"
         return Path(self._reader.verified(file))
 
@@ -720,6 +723,6 @@ def _scaler_of(context: RunContext) -> _Scaler | None:
 
 
 def _num_accumulated(context: RunContext) -> int:
-    """Micro-batches since the last update of the weights."""
+    """Returns the number of micro-batches since the last update of the weights."""
     state = context.run.state.state_of("accumulation")
     return max([n for key, n in state.items() if key.endswith(".num_begun")], default=0)

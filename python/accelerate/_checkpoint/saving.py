@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saving and loading with an `Accelerator` (docs/guide_checkpoint.md); implemented in
-`checkpoints`."""
+"""Saving and loading with an `Accelerator` (docs/guide_checkpoint.md). `checkpoints` contains the
+implementation."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ class Checkpoints:
         return handle
 
     def register_load_state_pre_hook(self, hook: Callable[..., None]) -> RemovableHandle:
-        """Registers `hook(models, folder)`. It runs in `load_state` before anything is loaded, and
-        removes models from the list that it has loaded itself."""
+        """Registers `hook(models, folder)`. It runs in `load_state` before anything is loaded. It
+        must remove models that it has loaded itself from the list."""
         handle = RemovableHandle(self._context.load_hooks)
         self._context.load_hooks[handle.id] = hook
         return handle
@@ -122,7 +122,7 @@ class Checkpoints:
         asynchronous: bool = False,
         **save_model_func_kwargs: Any,
     ) -> Path:
-        """Saves everything needed to resume, and returns the folder.
+        """Saves everything that is needed to resume, and returns the folder.
 
         The folder gets its final name when the main process's files are complete. Other processes
         add their files without waiting, so the main process may call it alone. If models are
@@ -130,7 +130,7 @@ class Checkpoints:
         `project_dir/checkpoints/checkpoint_N`, where N counts the saves of the main process.
         `safe_serialization=False` writes weights with `torch.save`. `layout="accelerate"` writes
         the layout that Hugging Face Accelerate loads. `asynchronous` returns when everything is
-        copied to host memory, and writes in the background; see `wait_for_save` and
+        copied to host memory, and writes in the background. See `wait_for_save` and
         docs/guide_checkpoint.md."""
         if layout not in (None, "accelerate"):
             raise UsageError(
@@ -204,12 +204,13 @@ class Checkpoints:
         self._run.checkpoints.wait_for_save()
 
     def should_stop(self) -> bool:
-        """Whether the run was requested to end soon, by SIGTERM or SIGUSR1 to one of its processes
-        or to the launcher. True on all processes at the same step. Collective.
+        """Whether any process of the run, or the launcher, has received SIGTERM or SIGUSR1, which
+        ask the run to end soon. Returns True on all processes at the same step. Collective.
 
-        After the first call, the two signals do not end the process, unless the program handles
-        them itself. Before the first call, a signal to the process ends it, and a signal to the
-        launcher is held back until the first call, for at most half of `--grace_seconds`."""
+        After the first call, these signals no longer end the process, unless the program handles
+        them itself. Before the first call, a signal to the process ends it, and the launcher holds
+        back a signal that it receives until that call, but for at most half of
+        `--grace_seconds`."""
         return self._run.should_stop()
 
     def load_state(
@@ -221,17 +222,17 @@ class Checkpoints:
         restore_loaders: bool | None = None,
         **load_model_func_kwargs: Any,
     ) -> None:
-        """Resumes from a checkpoint of this package or of Hugging Face Accelerate. Prepare and
-        register the same objects before. Call it on all processes. It waits for saves in progress.
-        It changes nothing unless every process can load; otherwise all processes raise the same
+        """Resumes from a checkpoint of this package or of Hugging Face Accelerate. First prepare
+        and register the same objects. Call it on all processes. It waits for saves in progress. It
+        changes nothing unless every process can load. If one cannot, all processes raise the same
         error.
 
         `input_dir` is a folder, or "latest" for the newest complete checkpoint in
-        `project_dir/checkpoints`. With automatic naming, None also means the newest. The next loop
-        over a loader repeats the epoch of the save in the same order, from its first batch. To
-        resume at the position of a running loop, call `skip_first_batches` or pass
+        `project_dir/checkpoints`. With automatic naming, None also means the newest checkpoint. The
+        next loop over a loader repeats the epoch of the save in the same order, from its first
+        batch. To resume at the position of a running loop, call `skip_first_batches` or pass
         `restore_loaders=True`. By default (None), only loaders with `use_stateful_dataloader`
-        resume there. `allow_pickle` loads objects that only a pickle can store; pickles may run
+        resume there. `allow_pickle` loads objects that only a pickle can store. Pickles may run
         arbitrary code. Other arguments are passed to the models' `load_state_dict`."""
         # A process may have written its own files before the main process has finished.
         self._run.checkpoints.wait_for_saves_of_all()
@@ -277,7 +278,7 @@ def log_saved_model(folder: Path, max_shard_size: int | str, is_safe: bool) -> N
     if (folder / index).exists():
         _log.info(
             f"The model is bigger than the maximum size per checkpoint ({max_shard_size}) and is "
-            "split in checkpoint shards. You can find where each parameters has been saved in the "
+            "split into checkpoint shards. You can find where each parameter has been saved in the "
             f"index located at {folder / index}."
         )
     else:

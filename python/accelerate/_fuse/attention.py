@@ -51,13 +51,14 @@ class Backbone(Piece):
 
 
 def needed(mask: torch.Tensor | None) -> torch.Tensor | None:
-    """The mask, or None if it can be dropped. A checkpointed part of the model needs the original
-    mask, because it is recomputed outside of the model."""
+    """Returns the mask, or None if it can be dropped. A checkpointed part of the model needs the
+    original mask, because it is recomputed outside of the model."""
     return None if thread.is_causal and not is_checkpointed() else mask
 
 
 def attention_order(x: torch.Tensor, mask: torch.Tensor | None) -> Any:
-    """During its lifetime, torch tries cuDNN first for attention if cuDNN is the fastest."""
+    """During the lifetime of the result, torch tries cuDNN first for attention if cuDNN is the
+    fastest."""
     is_for_cudnn = (
         mask is None
         and x.is_cuda

@@ -92,8 +92,8 @@ class CausalLoss:
 
 
 def _rows_of(logits: torch.Tensor) -> torch.Tensor:
-    """The logits as rows, including the columns that the padded product has appended. The gradient
-    of a view without them would need another copy."""
+    """Returns the logits as rows, including the columns that the padded product has appended. The
+    gradient of a view without them would need another copy."""
     base = logits._base
     if (
         getattr(base, "_accelerate_is_padded", False)

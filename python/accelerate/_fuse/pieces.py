@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fused pieces, replacements of torch's own modules, and the values that a thread passes between
-the pieces of one forward."""
+"""Fused pieces, which replace torch's own modules, and the values that a thread passes between the
+pieces of one forward pass."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Thread(threading.local):
     is_chained = False
     # Whether the mask is purely causal.
     is_causal = False
-    # The cosines from which both halved tensors were computed, and these.
+    # The cosines from which both halved tensors were computed, and the two tensors.
     angles: tuple[Any, torch.Tensor, torch.Tensor] | None = None
 
 
@@ -56,7 +56,7 @@ def name_of(kind: type) -> str:
 
 
 def is_bare(module: torch.nn.Module | None) -> bool:
-    """Whether a call runs only the forward of the module's class."""
+    """Whether a call runs only the `forward` of the module's class."""
     return module is not None and not (
         module._forward_hooks
         or module._forward_pre_hooks
@@ -80,9 +80,9 @@ def probability(dropout: torch.nn.Module) -> float:
 
 
 class Piece(InPlace):
-    """Base class that precedes the original class of a piece in our types."""
+    """The base class that precedes the original class of a piece in this package's types."""
 
-    # The arguments of the forward that the piece replaces.
+    # The arguments of the `forward` that the piece replaces.
     _accelerate_takes: tuple[str, ...] = ()
     # All submodules of the piece, and the classes of submodules that the piece does not call
     # although it reads their parameters or does their work.
@@ -108,7 +108,7 @@ class Piece(InPlace):
         )
 
     def _accelerate_may_bypass(self) -> bool:
-        """False if a hook or another module was added that the original forward would use."""
+        """False if a hook or another module was added that the original `forward` would use."""
         return (
             not torch_module._has_any_global_hook()
             and self._accelerate_knows(self)
@@ -205,14 +205,15 @@ def _version(x: torch.Tensor) -> int | None:
 
 
 def is_checkpointed() -> bool:
-    """Whether tensors saved for backward are redirected, as in a checkpoint. A checkpoint
-    recomputes its own blocks, and must not use results of other blocks."""
+    """Whether hooks redirect the tensors that are saved for the backward pass, as under
+    `torch.utils.checkpoint`. It recomputes its own blocks, and must not use the results of other
+    blocks."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
 def next_norm(block: Any, kind: type, x: torch.Tensor) -> Any:
-    """The norm after the block, if the block may compute it: no code observes or changes the values
-    between them."""
+    """Returns the norm after the block, if the block may compute it because no code observes or
+    changes the values between them."""
     if not thread.is_chained or torch_module._has_any_global_hook():
         return None
     norm, following = (reference() for reference in behind.get(block, (_nothing, _nothing)))
@@ -268,7 +269,8 @@ def add_and_norm(
     p: float,
     norm: torch.nn.Module,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The residual plus the branch (after bias and dropout), and the layer norm of the sum."""
+    """Returns the residual plus the branch (after bias and dropout), and the layer norm of the
+    sum."""
     return kernels.add_dropout_layer_norm(
         residual, branch, bias, norm.weight, norm.bias, p, norm.eps
     )

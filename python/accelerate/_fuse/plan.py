@@ -103,7 +103,7 @@ def _is_of_its_class(module: torch.nn.Module) -> bool:
 
 
 def _models_in(module: torch.nn.Module) -> list[Any]:
-    """The outermost models of transformers."""
+    """Returns the outermost models of transformers."""
     base = getattr(sys.modules.get("transformers.modeling_utils"), "PreTrainedModel", None)
     if base is None:
         return []
@@ -126,7 +126,7 @@ def _causal_loss_of(model: Any) -> Callable | None:
 def _links(
     model: Any, blocks: str, first: str, last: str
 ) -> list[tuple[torch.nn.Module, torch.nn.Module, torch.nn.Module]]:
-    """For each block: the block, the norm after it, and the module that is called with its
+    """Returns, for each block, the block, the norm after it, and the module that is called with its
     output."""
     listed = list(getattr(model, blocks))
     norms = [getattr(block, first, None) for block in listed[1:]] + [getattr(model, last)]

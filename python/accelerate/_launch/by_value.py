@@ -10,7 +10,7 @@ from typing import Any
 
 
 def pickle_call(where: str, function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
-    """The bytes of `(function, args)`. Definitions in `__main__` are included by value.
+    """Returns the bytes of `(function, args)`. Definitions in `__main__` are included by value.
 
     Raises `TypeError` with the name of an object that cannot be pickled.
     """
@@ -46,8 +46,8 @@ def _stuck_argument(args: tuple[Any, ...]) -> str | None:
 
 
 def _stuck_capture(callable_: Any, seen: set[int]) -> str | None:
-    """The captured variable that cannot be pickled, and the functions that lead to it from
-    `callable_`."""
+    """Describes the captured variable that cannot be pickled, and the functions that lead to it
+    from `callable_`."""
     function = _plain_function(callable_)
     if function is None or id(function) in seen:
         return None
@@ -82,7 +82,8 @@ def _captured(function: types.FunctionType) -> Iterator[tuple[str, str, Any]]:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """Names that the code, and the functions defined in it, may look up in the globals."""
+    """Returns the names that the code, and the functions defined in it, may look up in the
+    globals."""
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

@@ -52,7 +52,7 @@ def run_on_workers(
     """Calls `function(*args)` on every worker that `flags` request, and returns rank 0's value.
 
     Raises `LaunchError` for the first worker that failed, and `TypeError` if the function cannot be
-    pickled. An interrupt stops all workers and is raised again.
+    pickled. An interrupt stops all workers and is reraised.
     """
     program = find_program(where)
     call = pickle_call(where, function, args)
@@ -69,8 +69,8 @@ def run_on_workers(
 
 
 def find_program(where: str) -> str:
-    """The program in the build folder that contains this package, else in this Python installation,
-    else the first on the PATH."""
+    """Returns the program in the build folder that contains this package, or else in this Python
+    installation, or else the first one on the PATH."""
     folders = (Path(__file__).parents[3] / "bin", Path(sys.executable).parent)
     found = shutil.which("accelerate", path=os.pathsep.join(map(str, folders)))
     found = found or shutil.which("accelerate")

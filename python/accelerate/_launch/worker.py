@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker of `accelerate.launchers`: loads the function, calls it, and stores its result.
+"""A worker of `accelerate.launchers`, which loads the function, calls it, and stores its result.
 
 `accelerate launch` runs this script once per rank. An environment variable names a folder with
 `task.json` (settings of the parent's interpreter) and `function.pkl`. Rank 0 writes `result.pkl`. A
@@ -80,8 +80,8 @@ def pickle_result(value: Any) -> bytes:
 
 
 def load_call(folder: Path) -> tuple[Any, tuple[Any, ...]]:
-    """The function and its arguments, in a `__main__` module with the definitions of the parent's
-    cells. Pickle looks up their classes and functions there."""
+    """Returns the function and its arguments, in a `__main__` module with the definitions of the
+    parent's cells. Pickle looks up their classes and functions there."""
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     with open(folder / "function.pkl", "rb") as file:
         function, args = pickle.load(file)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepared data loaders: which batches a process gets, and where a loop resumes."""
+"""Prepared data loaders, which determine the batches of a process and where a loop resumes."""

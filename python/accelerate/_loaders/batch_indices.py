@@ -14,7 +14,8 @@ from accelerate._loaders.sharding import BatchCounts, DealtBatch
 
 
 def get_sampler(dataloader: DataLoader) -> Any:
-    """The sampler that determines a loader's batches; None if the loader uses no sampler."""
+    """Returns the sampler that determines a loader's batches, or None if the loader uses no
+    sampler."""
     sampler = dataloader.sampler
     batches = sampler if isinstance(sampler, BatchSampler) else dataloader.batch_sampler
     return getattr(batches, "sampler", None)
@@ -43,14 +44,14 @@ class RecordedIndices:
 
 class _EpochIndices(Iterator):
     """The indices of one epoch after the first `num_skipped`. `taken` holds the batches that torch
-    has received but the loop has not. For each of them, `digests` holds a hash of this batch and
-    all earlier ones."""
+    has received but the loop has not. For each of these batches, `digests` holds a hash of the
+    batch and all earlier batches."""
 
     def __init__(self, indices: Iterator, num_skipped: int = 0):
         self._indices = indices
         self._num_skipped = num_skipped
         self._digest: int | None = 0
-        # The digest of the skipped batches; unknown until the first index is requested.
+        # The digest of the skipped batches. Unknown until the first index is requested.
         self._digest_of_skipped: int | None = None
         self._is_drawn = False
         self.taken: deque = deque()
@@ -93,10 +94,10 @@ class _TaskLog(dict):
 
 
 def indices_in_turn(iterator: Any, taken: deque, in_order: bool) -> Callable[[], Any]:
-    """A function that returns the indices of the batch that `iterator` returned last."""
+    """Returns a function that returns the indices of the batch that `iterator` returned last."""
     if in_order or not hasattr(iterator, "_task_info"):
         return taken.popleft
-    # Workers may overtake each other; tasks are numbered in the order of `taken`.
+    # Workers may overtake each other, but tasks are numbered in the order of `taken`.
     tasks = iterator._task_info = _TaskLog(iterator._task_info)
     numbers = count()
     waiting: dict[int, Any] = {}

@@ -27,7 +27,7 @@ from accelerate.state import PartialState
 from accelerate.utils.operations import send_to_device
 
 # Processes receive a batch when the loop requests it. Process 0 reads only one round ahead, because
-# data sets and loops may draw from the same generators.
+# datasets and loops may draw from the same generators.
 _NUM_AHEAD = 0
 
 
@@ -41,11 +41,11 @@ class _Slice(NamedTuple):
 
 class _Turn(NamedTuple):
     slices: list[_Slice]
-    # The number of samples read for the round, over all processes; -1 if unknown.
+    # The number of samples that were read for the round, over all processes. -1 if unknown.
     num_samples: int
 
     def messages(self) -> list[tuple[bytes | None, int, int]]:
-        """The message to each process. Process 0 keeps its own share."""
+        """Returns the message to each process. Process 0 keeps its own share."""
         own, *others = self.slices
         return [
             (None, own.num_samples, own.num_real),
@@ -138,8 +138,8 @@ class _Cutter:
 
 
 class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
-    """A loader for which process 0 reads all data. Each step reads one batch per process, or one
-    batch that is split into equal shares (`split_batches`).
+    """A loader for which process 0 reads all data. Each step reads one batch per process, or with
+    `split_batches` one batch that is split into equal shares.
 
     `slice_fn(batch, slice, process_index=, num_processes=)` returns one share of the batch that was
     read in a step. It runs on process 0. Batches must consist of tensors with the same first
@@ -186,7 +186,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
 
     @property
     def total_batch_size(self) -> int:
-        """Samples per step over all processes."""
+        """The number of samples per step over all processes."""
         num_batches = 1 if self.split_batches else self.state.num_processes
         return self._batches.batch_size * num_batches
 
@@ -222,7 +222,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
             self.end(reported)
 
     def _receive(self, position: LoopPosition) -> Iterator[tuple[Any, int, _C.BatchFacts]]:
-        """This process's batches, each with the number of samples over all processes, and its
+        """Yields this process's batches, each with the number of samples over all processes and its
         facts."""
         self.set_epoch(self.iteration)
         with self._as_begun(position):
@@ -275,7 +275,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
             del sender, error
 
     def _turns(self, position: LoopPosition, num_to_skip: int) -> Iterator[_Turn]:
-        # Called inside the try block, because exceptions of a data set must reach all processes.
+        # Called inside the try block, because exceptions of a dataset must reach all processes.
         self.set_epoch(self.iteration)
         with self._as_begun(position):
             turns = self._dealt(self._counted(self._iterate()))

@@ -42,8 +42,8 @@ class LoopPosition:
         self.num_batches = num_batches
         # Generator states at the start of the loop, by name: `_generators.KINDS` and the loader's.
         self.begin = begin or {}
-        # Samples or batches (see `_turn`) of an incomplete round that an earlier run with another
-        # number of processes has already used.
+        # Samples or batches (see `_turn`) of an incomplete round that an earlier run with a
+        # different number of processes has already used.
         self.num_left_out = num_left_out
         # Whether the last batch was returned.
         self.is_at_end = False
@@ -55,8 +55,8 @@ class LoopPosition:
         self.has_workers = False
         # The state of a stateful sampler at the start of the loop.
         self.sampler_state: Any = None
-        # The digest of all batches so far, and of the batches before the current one; None if it
-        # is unknown.
+        # The digest of all batches so far, and of the batches before the current one. None if it is
+        # unknown.
         self.digest: int | None = None
         self.digest_before: int | None = None
         # Generator states before the read-ahead batch was read.
@@ -67,9 +67,9 @@ class LoopPosition:
         self.to_borrow: list[dict[str, Any]] = []
         # How many batches the earlier run had received, and their digest.
         self.expected: tuple[int, int | None] | None = None
-        # `total_backwards` when the current batch was returned; None without a current batch.
+        # `total_backwards` when the current batch was returned. None without a current batch.
         self.backwards_at_hand: int | None = None
-        # Whether the program left the loop without a backward for its current batch.
+        # Whether the program left the loop without a backward pass for its current batch.
         self.is_left_unused = False
 
     def hand_out(self, is_last: bool, digest: int | None, total_backwards: int) -> None:
@@ -132,8 +132,8 @@ _OF_ORDER = ("sampler", "shared")
 
 
 class _Loops:
-    """State that a loader shares with the loaders that `skip_first_batches` creates from it: the
-    number of completed loops, the positions of the running loops, and the position of the loop that
+    """The state that a loader shares with the loaders that `skip_first_batches` creates from it:
+    the number of completed loops, the positions of running loops, and the position of the loop that
     was left last."""
 
     def __init__(self, iteration: int):
@@ -177,7 +177,7 @@ class ReadAhead:
         self._kinds: Iterable[str] | None = None if is_here else ()
 
     def read(self, batches: Iterator) -> Any:
-        """The next batch; None at the end."""
+        """Returns the next batch, or None at the end."""
         phase = _C.enter_data()
         try:
             if not self._position.to_borrow:
@@ -208,7 +208,7 @@ class PlacedLoader(DataLoader):
     _recorded: RecordedIndices | None
 
     def _keep_position(self, iteration: int, num_before: int) -> None:
-        """`num_before`: the number of batches that every loop skips at the start of the epoch."""
+        """`num_before` is the number of batches that every loop skips at the start of the epoch."""
         self._loops = _Loops(iteration)
         self._num_before = num_before
         # Where the next loop starts. Used only if the epoch of the next loop is the same.
@@ -226,8 +226,8 @@ class PlacedLoader(DataLoader):
         return is_shared or self._iterator is not None
 
     def _iterate(self) -> Iterator:
-        """torch's iterator. Creating persistent workers draws a seed. A run draws it once, so a
-        loader that continues after `skip_first_batches` must not draw another."""
+        """Returns torch's iterator. Creating persistent workers draws a seed. A run draws it once,
+        so a loader that continues after `skip_first_batches` must not draw another seed."""
         if self.persistent_workers:
             if self._loops.has_workers and self._iterator is None:
                 self._make_workers()
@@ -243,9 +243,9 @@ class PlacedLoader(DataLoader):
         self._loops.iteration = iteration
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of the loop, and the states of the generators it depends on. After loading
-        it, a loop over a loader of the same data with the same number of processes resumes here.
-        Every returned batch counts as used."""
+        """Returns the position of the loop, and the states of the generators that it depends on.
+        After loading it, a loop over a loader of the same data with the same number of processes
+        resumes here. Every returned batch counts as used."""
         start = self._start(counts_handed_out=True)
         return {"shared": self._state_of(start), "own": start.own}
 
@@ -262,10 +262,10 @@ class PlacedLoader(DataLoader):
         self._load_own_state(state_dict["own"])
 
     def _start(self, counts_handed_out: bool) -> Start:
-        """Where a loop starts in the run that loads this state. For a running loop this is its
-        position, including the current batch if `backward` was called since the batch was returned.
-        With `counts_handed_out`, it always includes the current batch, and a loop that was left is
-        treated as running."""
+        """Returns where a loop starts in the run that loads this state. For a running loop, this is
+        its position, including the current batch if `backward` was called since the batch was
+        returned. With `counts_handed_out`, it always includes the current batch, and a loop that
+        was left is treated as running."""
         position = self._loops.latest
         if position is None:
             return self._restored or self._start_of_epoch(self.iteration)
@@ -323,7 +323,7 @@ class PlacedLoader(DataLoader):
 
     @property
     def _sampler_with_state(self) -> Any:
-        """The first stateful sampler, of batches or of indices; None if there is none."""
+        """The first stateful sampler of batches or indices. None if there is none."""
         level = self._batches
         while level is not None:
             if hasattr(level, "state_dict") and hasattr(level, "load_state_dict"):
@@ -334,8 +334,8 @@ class PlacedLoader(DataLoader):
         return None
 
     def _position(self) -> dict[str, int]:
-        """`epoch`, the number of its batches that this process has received (`num_batches`), and
-        the `seed` if the sampler is one of ours."""
+        """Returns `epoch`, the number of its batches that this process has received
+        (`num_batches`), and the `seed` if the sampler belongs to this package."""
         start = self._start(counts_handed_out=True)
         position = {"epoch": start.epoch, "num_batches": start.num_to_pass}
         sampler = self.get_sampler()
@@ -372,11 +372,11 @@ class PlacedLoader(DataLoader):
         )
 
     def _state(self) -> dict[str, Any]:
-        """The state in a checkpoint that is common to all processes."""
+        """Returns the state in a checkpoint that is common to all processes."""
         return self._state_of(self._start(self.use_stateful_dataloader))
 
     def _state_of(self, start: Start) -> dict[str, Any]:
-        """The common state. Uses the same keys as the C++ loader, except for `begin`."""
+        """Returns the common state. Uses the same keys as the C++ loader, except for `begin`."""
         unit, num_per_turn = self._turn
         sampler = self.get_sampler()
         num_left_out = start.num_left_out if start.resumes else 0
@@ -401,8 +401,8 @@ class PlacedLoader(DataLoader):
         return state
 
     def _num_samples(self) -> int:
-        """The length of the dataset, or -1 if unknown. `len()` of a shard calls the dataset's, so
-        it can raise, too."""
+        """Returns the length of the dataset, or -1 if it is unknown. `len()` of a shard calls that
+        of the dataset, so it can also raise an error."""
         try:
             return len(self.dataset)
         except (TypeError, NotImplementedError):
@@ -449,7 +449,7 @@ class PlacedLoader(DataLoader):
         self._restored.left = begin.get("left")
 
     def _restored_to(self) -> str:
-        """Says where the next loop starts; empty if no loop was saved in the middle of an epoch."""
+        """Says where the next loop starts. Empty if no loop was saved in the middle of an epoch."""
         start = self._restored
         if start is not None and start.num_to_pass > 0:
             return f"resumes epoch {start.epoch} after {start.num_to_pass} batches"
@@ -474,7 +474,8 @@ class PlacedLoader(DataLoader):
         return level
 
     def _own_state(self) -> dict[str, Any]:
-        """The state of this process only: generators may differ between processes."""
+        """Returns the state of this process only, because generators may differ between
+        processes."""
         return self._start(self.use_stateful_dataloader).own or {}
 
     def _load_own_state(self, state: dict[str, Any]) -> None:
@@ -483,13 +484,15 @@ class PlacedLoader(DataLoader):
 
     @property
     def _num_per_turn(self) -> int:
-        """Batches of the user's loader that all processes together receive per round."""
+        """The number of batches of the user's loader that all processes together receive per
+        round."""
         dealt = self.dataset if isinstance(self.dataset, IterableDatasetShard) else self._batches
         is_split = getattr(dealt, "split_batches", False)
         return 1 if is_split else getattr(dealt, "num_processes", 1)
 
     def _own_generators(self) -> dict[str, torch.Generator]:
-        """The loader's generators that determine the order and the seeds of workers, by name."""
+        """Returns the loader's generators that determine the order and the seeds of workers, by
+        name."""
         named = {
             "loader": self.generator,
             "sampler": getattr(self.get_sampler(), "generator", None),
@@ -516,7 +519,7 @@ class PlacedLoader(DataLoader):
             )
 
     def _take_restored(self) -> Start | None:
-        """Returns and clears the restored start; None if the loop starts normally."""
+        """Returns and clears the restored start, or returns None if the loop starts normally."""
         start, self._restored = self._restored, None
         if start is None or start.epoch != self.iteration:
             return None
@@ -531,7 +534,7 @@ class PlacedLoader(DataLoader):
         return None
 
     def _begin_loop(self) -> tuple[LoopPosition, int]:
-        """The position of a new loop, and how many batches it must skip to get there."""
+        """Returns the position of a new loop, and how many batches it must skip to get there."""
         num_before = self._num_before
         start = self._take_restored()
         if start is None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops over prepared loaders: the common base of this package's loaders, and `DataLoaderShard`,
-which reads the batches of one process. See `docs/guide_python.md`."""
+"""Loops over prepared loaders. Contains the common base class of this package's loaders, and
+`DataLoaderShard`, which reads the batches of one process. See `docs/guide_python.md`."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def is_plain_cpu(batch: Any) -> bool:
 
 
 class DataLoaderStateMixin:
-    """What a loader reports during a loop. `end_of_dataloader`: whether the current batch is the
-    last. `remainder`: the number of real samples of all processes in the last round; -1 before that
-    round, or if it is unknown."""
+    """What a loader reports during a loop. `end_of_dataloader` is whether the current batch is the
+    last one. `remainder` is the number of real samples of all processes in the last round, or -1
+    before that round or if it is unknown."""
 
     end_of_dataloader = False
     remainder = -1
@@ -66,7 +66,8 @@ class DataLoaderStateMixin:
 
 
 class DataLoaderAdapter(PlacedLoader):
-    """Base of the loaders that `prepare` creates: torch's loader with the user's settings.
+    """The base class of the loaders that `prepare` creates. It is torch's loader with the user's
+    settings.
 
     The first `skip_batches` batches are read and dropped. `iteration` counts completed loops and is
     the epoch passed to samplers.
@@ -92,8 +93,8 @@ class DataLoaderAdapter(PlacedLoader):
     ):
         refuse_device_mesh(torch_device_mesh)
         super().__init__(dataset, batch_sampler=batch_sampler, **kwargs)
-        # All our loaders have `state_dict`, but user code checks this flag before it calls
-        # `state_dict`.
+        # All loaders of this package have `state_dict`, but user code checks this flag before it
+        # calls `state_dict`.
         self.use_stateful_dataloader = use_stateful_dataloader
         if use_stateful_dataloader and is_torchdata_stateful_dataloader_available():
             from torchdata.stateful_dataloader import StatefulDataLoader
@@ -123,7 +124,7 @@ class DataLoaderAdapter(PlacedLoader):
 
     @property
     def base_dataloader(self) -> DataLoader:
-        """torch's (or torchdata's) loader of the same batches. If each process reads for itself,
+        """torch's (or torchdata's) loader for the same batches. If each process reads its own data,
         these are the batches of this process."""
         return (self._stateful_kind or DataLoader)(**kept_settings(self))
 
@@ -151,18 +152,18 @@ class DataLoaderAdapter(PlacedLoader):
             self.collate_fn = collate_fn
 
     def _counted(self, iterator: Iterator) -> Iterator[tuple[Any, BatchCounts]]:
-        """The batches of a new torch iterator over this loader, with their counts."""
+        """Yields the batches of a new torch iterator over this loader, with their counts."""
         if self._is_counted:
             return iterator
         if self._recorded is None:
-            # The data set makes its own batches, so the number of samples is unknown.
+            # The dataset makes its own batches, so the number of samples is unknown.
             return ((batch, BatchCounts(1, 1, -1)) for batch in iterator)
         indices = indices_in_turn(iterator, self._recorded.epoch.taken, self.in_order)
         return ((batch, count_samples(indices())) for batch in iterator)
 
     @property
     def _full_size(self) -> int:
-        """The number of samples in a full batch of this process; 0 if it varies."""
+        """The number of samples in a full batch of this process. 0 if it varies."""
         size = getattr(self._batches, "batch_size", None)
         if not isinstance(size, int):
             return 0
@@ -179,7 +180,7 @@ class DataLoaderAdapter(PlacedLoader):
         self._batches.sampler = sampler
 
     def set_epoch(self, epoch: int) -> None:
-        """Passes the epoch to every sampler of this loader, and to the data set."""
+        """Passes the epoch to every sampler of this loader, and to the dataset."""
         if epoch != self.iteration:
             self._loops.forget()
             self._restored = None
@@ -199,7 +200,7 @@ class DataLoaderAdapter(PlacedLoader):
 
     @property
     def total_dataset_length(self) -> int:
-        """The number of samples in the whole data set."""
+        """The number of samples in the whole dataset."""
         length = getattr(self.dataset, "total_length", None)
         return len(self.dataset) if length is None else length
 
@@ -290,7 +291,7 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
             self.remainder = counts.num_real
 
     def _placer(self) -> Callable[[Any], Any]:
-        """A function that moves a batch to the device of this loader."""
+        """Returns a function that moves a batch to the device of this loader."""
         device, non_blocking = self.device, self._non_blocking
         if device is None:
             return lambda batch: batch
@@ -303,7 +304,7 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
 
     @property
     def total_batch_size(self) -> int:
-        """Samples per step over all processes."""
+        """The number of samples per step over all processes."""
         is_shard = isinstance(self.dataset, IterableDatasetShard)
         dealt = self.dataset if is_shard else self._batches
         if getattr(dealt, "split_batches", False):

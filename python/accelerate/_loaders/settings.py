@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings that a loader keeps when it reads other batches of the same data."""
+"""The settings that a loader keeps when it reads different batches of the same data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KEPT_SETTINGS = (
 
 
 def kept_settings(dataloader: DataLoader) -> dict[str, Any]:
-    """Arguments for a loader of the same data in the same batches."""
+    """Returns the arguments of a loader for the same data in the same batches."""
     settings = {name: getattr(dataloader, name) for name in _KEPT_SETTINGS}
     settings["dataset"] = dataloader.dataset
     if isinstance(dataloader.dataset, IterableDataset):

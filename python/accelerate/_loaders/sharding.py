@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which samples are in which batch of this process: samplers and the sharded iterable data set.
+"""Samplers and the sharded iterable dataset, which determine the samples in each batch of this
+process.
 
 C++ computes positions (`accelerate/data/samplers.h`). These classes only fetch the items at these
 positions. See `docs/guide_python.md`."""
@@ -19,9 +20,10 @@ from accelerate.errors import UsageError
 
 
 class DealtBatch(list):
-    """One process's batch of a round. Its first `num_real` samples are real; the others are repeats
-    that fill the batch up. `num_of_round` counts the real samples in the batches of all processes.
-    Loaders read these numbers from the batch itself, so other samplers may wrap this one."""
+    """One process's batch of a round. Its first `num_real` samples are real, and the others are
+    repeats that complete the batch. `num_of_round` counts the real samples in the batches of all
+    processes. Loaders read these numbers from the batch itself, so other samplers may wrap this
+    one."""
 
     def __init__(self, samples: Iterable, num_real: int, num_of_round: int):
         super().__init__(samples)
@@ -30,7 +32,7 @@ class DealtBatch(list):
 
 
 def own_range(shard: _C.IterableShard) -> slice:
-    """The positions of this rank's units in a full round."""
+    """Returns the positions of this rank's units in a full round."""
     mine = [position for position in range(shard.round_size) if shard.is_mine(position)]
     return slice(mine[0], mine[-1] + 1)
 
@@ -38,8 +40,8 @@ def own_range(shard: _C.IterableShard) -> slice:
 def take_rounds(
     stream: Iterator, shard: _C.IterableShard, count: Callable[[list], int] = len
 ) -> Iterator[tuple[list, int, int]]:
-    """For each round: this rank's units, how many of them are real, and the `count` of all units
-    that were read for the round. Reads at most one round ahead, so endless streams work."""
+    """Yields, for each round, this rank's units, how many of them are real, and the `count` of all
+    units that were read for the round. Reads at most one round ahead, so endless streams work."""
     size = shard.round_size
     own = own_range(shard)
     first: list = []
@@ -57,8 +59,8 @@ def take_rounds(
 
 
 class SeedableRandomSampler(RandomSampler):
-    """A `RandomSampler` whose order depends only on a seed and the epoch: `data_seed` (default:
-    torch's initial seed) plus `epoch`, which every complete pass increments."""
+    """A `RandomSampler` whose order depends only on `data_seed` (default: torch's initial seed)
+    plus `epoch`, which every complete pass increments."""
 
     def __init__(self, *args: Any, data_seed: int | None = None, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -112,7 +114,7 @@ class BatchSamplerShard(_OverBatches):
 
     Processes take whole batches in turn, or an equal share of each batch (`split_batches`). If the
     last batches do not fill a round of all processes, they are dropped (`drop_last` of the batch
-    sampler), filled up with samples from the beginning (`even_batches`), or left uneven. A batch
+    sampler), completed with samples from the beginning (`even_batches`), or left uneven. A batch
     sampler without `batch_size` may have batches of varying size. Whole batches are then repeated.
     """
 
@@ -158,7 +160,7 @@ class BatchSamplerShard(_OverBatches):
         return len(self.batch_sampler)
 
     def __iter__(self) -> Iterator[list[int]]:
-        # Batches of varying size are distributed unchanged. If nothing is filled up, batch samplers
+        # Batches of varying size are distributed unchanged. If nothing is repeated, batch samplers
         # with a constant size need no special case.
         is_own = type(self.batch_sampler) is not BatchSampler
         is_left_uneven = is_own and not self.even_batches and not self.split_batches
@@ -238,8 +240,8 @@ class IterableDatasetShard(IterableDataset):
     them.
 
     `batch_size` is the size for one process, or for all processes together with `split_batches`.
-    Elements at the end that do not fill a round are dropped (`drop_last`), or filled up with
-    elements from the beginning.
+    An incomplete round at the end is dropped (`drop_last`), or completed with elements from the
+    beginning.
     """
 
     def __init__(
@@ -279,7 +281,7 @@ class IterableDatasetShard(IterableDataset):
 
     @property
     def total_length(self) -> int:
-        """The number of elements of the inner data set."""
+        """The number of elements of the inner dataset."""
         return len(self.dataset)
 
     @property
@@ -303,16 +305,16 @@ class IterableDatasetShard(IterableDataset):
                 yield element
 
     def take_counts(self) -> tuple[int, int]:
-        """Counts since the last call: how many elements were repeats, and how many elements of the
+        """Returns how many elements since the last call were repeats, and how many elements of the
         current round, over all processes, are real."""
         num_repeated, self._num_repeated = self._num_repeated, 0
         return num_repeated, self._num_of_round
 
 
 class BatchCounts(NamedTuple):
-    """What a loader knows about a batch: its samples, how many of them are real, and the number of
-    real samples over all processes in the same round (-1 if unknown; None if the batch was not
-    distributed). The other samples are repeats that fill the batch up."""
+    """What a loader knows about a batch: the number of its samples, how many of them are real, and
+    the number of real samples over all processes in the same round (-1 if unknown, or None if the
+    batch was not distributed). The other samples are repeats that complete the batch."""
 
     num_samples: int
     num_real: int
@@ -320,8 +322,8 @@ class BatchCounts(NamedTuple):
 
 
 class CountingCollate:
-    """Collates elements of an iterable data set and returns (batch, its counts). It must run in the
-    process that reads the elements, e.g. in a worker, directly after reading them."""
+    """Collates elements of an iterable dataset and returns the batch and its counts. It must run in
+    the process that reads the elements, for example in a worker, directly after reading them."""
 
     def __init__(self, collate_fn: Callable, dataset: IterableDataset):
         self.collate_fn = collate_fn

@@ -55,7 +55,7 @@ class DeepSpeedEngine:
         client_state: dict[str, Any] | None = None,
         save_latest: bool = True,
     ) -> bool:
-        """Saves everything prepared into `save_dir/tag` (default: `global_stepN` after N updates)
+        """Saves all prepared objects to `save_dir/tag` (default: `global_stepN` after N updates)
         and writes the tag to the file `latest`. Call it on all processes."""
         accelerator = self.accelerator
         name = str(tag or f"{_STEP}{self._num_updates}")
@@ -87,9 +87,9 @@ class DeepSpeedEngine:
         load_lr_scheduler_states: bool = True,
         load_module_only: bool = False,
     ) -> tuple[str | None, dict[str, Any]]:
-        """Loads a checkpoint of `save_checkpoint`, by default the latest. Returns its path and the
-        `client_state`, or None and an empty dictionary if there is no checkpoint. Call it on all
-        processes."""
+        """Loads a checkpoint of `save_checkpoint`, by default the latest one. Returns its path and
+        the `client_state`, or None and an empty dictionary if there is no checkpoint. Call it on
+        all processes."""
         accelerator = self.accelerator
         if load_module_only or not (load_optimizer_states and load_lr_scheduler_states):
             raise UsageError(
@@ -119,7 +119,7 @@ class DeepSpeedEngine:
 
     @contextmanager
     def _as_deepspeed(self) -> Iterator[None]:
-        """Inside the block, checkpoints contain the same as DeepSpeed's: no loaders and
+        """Inside the block, checkpoints contain the same state as DeepSpeed's, without loaders and
         generators."""
         self.context.kinds_left_out = _NOT_DEEPSPEEDS
         try:

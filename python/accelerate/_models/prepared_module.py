@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The module that `prepare` returns: the same module, but calls go through the engine.
+"""The module that `prepare` returns. It is the same module, but its calls go through the engine.
 
 If the engine has nothing to do around calls, as in a single process, this is the user's object.
 Otherwise, a prepared module is a second object with the *same* attributes. Both objects share one
 `__dict__`, so parameters, hooks, `train()` and everything else are those of the user's module. The
-type of the prepared module is a subclass of the user's class; all modules of a class share one such
+type of the prepared module is a subclass of the user's class. All modules of a class share one such
 type. Its `__class__` is the user's class, so code that inspects or replaces `__class__`, or creates
 another module from it, uses the user's class. The engine is stored in a slot outside of `__dict__`.
 
@@ -37,8 +37,8 @@ from accelerate.errors import UsageError
 
 
 class Scope(AbstractContextManager, ContextDecorator):
-    """Context manager and decorator for engine objects with `enter` and `exit`. On an exception it
-    calls `abandon` instead, if the object has it."""
+    """A context manager and decorator for engine objects with `enter` and `exit`. On an exception,
+    it calls `abandon` instead, if the object has this method."""
 
     def __init__(self, *inner: Any) -> None:
         self._inner = inner
@@ -58,8 +58,8 @@ class Scope(AbstractContextManager, ContextDecorator):
 def parameter_set(
     module: torch.nn.Module, units: Sequence[str] = (), whole: Sequence[str] = ()
 ) -> _C.ParameterSet:
-    """The named tensors of a module, each once. `units` are names of modules that are shard units.
-    `whole` are names of parameters that are not sharded."""
+    """Returns the named tensors of a module, each of them once. `units` contains the names of
+    modules that are shard units. `whole` contains the names of parameters that are not sharded."""
     parameters = dict(module.named_parameters())
     buffers = dict(module.named_buffers())
     tied = {
@@ -85,14 +85,14 @@ def parameter_set(
 
 
 def _second_names(named: Callable, listed: dict[str, torch.Tensor]) -> dict[str, str]:
-    """Maps further names of tensors to the names they are listed under."""
+    """Maps additional tensor names to the names under which the tensors are listed."""
     first = {id(tensor): name for name, tensor in listed.items()}
     everything = named(remove_duplicate=False)
     return {name: first[id(tensor)] for name, tensor in everything if name not in listed}
 
 
 def _transient_buffers(module: torch.nn.Module) -> set[str]:
-    """The names of buffers that are not part of the module's state."""
+    """Returns the names of buffers that are not part of the module's state."""
     return {
         f"{prefix}.{name}" if prefix else name
         for prefix, submodule in module.named_modules(remove_duplicate=False)
@@ -167,7 +167,8 @@ def refuse_compiled() -> NoReturn:
 
 
 def refuse_compiled_twice(function: Any) -> None:
-    """Rejects a compiled function, because it has no parameters that a prepared one could share."""
+    """Rejects a compiled function, because it has no parameters that a prepared module could
+    share."""
     module = _module_of_compiled(function)
     if module is not None and _prepared_in(module) is None:
         raise UsageError(
@@ -183,7 +184,8 @@ _NO_GRADIENT = "received no gradient in the last backward pass"
 
 class _Buckets:
     """Tells torch's compiler how the gradients of the running model are split into buckets.
-    Compiled graphs then end at the buckets, and communication overlaps with backward."""
+    Compiled graphs then end at the buckets, so that communication overlaps with the backward
+    pass."""
 
     def __init__(self, bucket_bytes_cap: int) -> None:
         self.bucket_bytes_cap = bucket_bytes_cap
@@ -239,8 +241,8 @@ class _Engine:
 
     def _check_members(self) -> None:
         """Checks that no parameter was added or removed. The gradient of an added parameter would
-        not be synchronised. A removed one would block its bucket. In both cases, processes would
-        diverge."""
+        not be synchronised. A removed parameter would block its bucket. In both cases, processes
+        would diverge."""
         if _C.contain_exactly(self._tables, self._members):
             return
         now = dict(self.module.named_parameters(remove_duplicate=False))
@@ -266,7 +268,8 @@ class _Engine:
         return getattr(self._thread, "is_inside", False)
 
     def _compilable(self, function: Callable) -> Callable:
-        # Torch's compiler skips forwards of torch.nn unless a frame that it compiles calls them.
+        # Torch's compiler skips the `forward` of torch.nn's modules unless a frame that it compiles
+        # calls it.
         from torch._dynamo import trace_rules
 
         if not trace_rules.check(self.module.__class__.forward):
@@ -305,7 +308,7 @@ class _Engine:
             frames.set_eval_frame(compiler)
 
     def _run(self, function: Callable, args: tuple, kwargs: dict) -> Any:
-        # The user's forward may replace a buffer with `self.buffer = new`.
+        # The user's `forward` may replace a buffer with `self.buffer = new`.
         for (table, name), known in zip(self._buffer_slots, self._buffers):
             if table.get(name) is not known:
                 self._list_buffers()
@@ -356,7 +359,8 @@ class _Engine:
 
 
 class _Retyped:
-    """Base class that precedes the user's class in our types. `__class__` is the user's class."""
+    """The base class that precedes the user's class in this package's types. `__class__` is the
+    user's class."""
 
     _accelerate_kind: type
 
@@ -369,8 +373,8 @@ class _Retyped:
 
 
 class InPlace(_Retyped):
-    """The user's own module, changed in place to one of our types. Saved objects and copies have
-    the user's class."""
+    """The user's own module, changed in place to a type of this package. Saved objects and copies
+    have the user's class."""
 
     @property
     def __class__(self) -> type:  # type: ignore[override]
@@ -382,7 +386,7 @@ class InPlace(_Retyped):
 
     @classmethod
     def _accelerate_type_for(cls, kind: type) -> type:
-        """The type for a module whose class the user replaces."""
+        """Returns the type for a module whose class the user replaces."""
         return kind
 
     def __reduce_ex__(self, protocol: int) -> Any:
@@ -439,7 +443,7 @@ class _Prepared(_Retyped):
 
     @__class__.setter
     def __class__(self, kind: type) -> None:
-        # Done like in `torch.nn.utils.parametrize`, which adds a property to the module's class.
+        # Done as in `torch.nn.utils.parametrize`, which adds a property to the module's class.
         self._accelerate_engine.module.__class__ = kind
         set_type(self, _type_of(type(self).__mro__[1], kind))
 
@@ -538,7 +542,8 @@ def _as_of_ddp() -> dict[str, Any]:
     return {
         "module": _UsersOwn(lambda engine: engine.module),
         "no_sync": _UsersOwn(_no_sync),
-        # transformers reads this to decide whether processes must generate equally many tokens.
+        # transformers reads this to decide whether processes must generate the same number of
+        # tokens.
         "_is_fsdp_managed_module": _UsersOwn(lambda engine: engine.context.is_spread),
         "require_backward_grad_sync": property(
             lambda prepared: prepared._accelerate_engine.context.syncs_gradients, _set_syncs
@@ -556,8 +561,8 @@ def _run_compiled(prepared: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 class _CompiledForward:
-    """Keeps a compiled forward out of the module's attributes. Torch's compiler stores it there,
-    e.g. if a compiled module is compiled again, and calls would then bypass the engine."""
+    """Keeps a compiled `forward` out of the module's attributes. Torch's compiler stores it there,
+    for example if a compiled module is compiled again, and calls would then bypass the engine."""
 
     def __get__(self, prepared: Any, owner: type | None = None) -> Any:
         if prepared is None:
@@ -597,8 +602,9 @@ def _engine_forward(kind: type) -> Callable:
 
 
 def _inner_generate(kind: type) -> Callable:
-    """`generate` for PEFT's models, which call their inner module. The whole call goes through the
-    engine once. All processes generate equally many tokens, because gathers are collective."""
+    """Returns `generate` for PEFT's models, which call their inner module. The whole call goes
+    through the engine once. All processes generate the same number of tokens, because gathers are
+    collective."""
 
     @functools.wraps(kind.generate)
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -645,7 +651,7 @@ def _type_of(base: type, kind: type, autocast: Autocast | None = None) -> type:
     members: dict[str, Any] = {}
     if autocast is not None:
         members["_accelerate_autocast"] = autocast
-    # Scripted modules have no forward in Python.
+    # Scripted modules have no `forward` in Python.
     if base in _FORWARDS and getattr(kind, "forward", None) is not None:
         members["forward"] = _FORWARDS[base](kind)
     if issubclass(base, _Prepared) and hasattr(kind, "generate") and hasattr(kind, "get_base_model"):
@@ -700,7 +706,7 @@ def _metaclass_over(kind: type) -> type:
 
 
 def subclass(base: type, kind: type, members: dict[str, Any]) -> type:
-    """One of our types that represents the user's class `kind`."""
+    """Returns a type of this package that represents the user's class `kind`."""
     as_users = {
         "__module__": kind.__module__,
         "__qualname__": kind.__qualname__,
@@ -727,8 +733,8 @@ def attach(
     ddp: _C.DdpOptions,
     deepspeed: DeepSpeedEngine | None = None,
 ) -> torch.nn.Module:
-    """The module itself, or a prepared object that shares its attributes. The latter is needed if
-    the engine has work to do around calls, or if `deepspeed` is given."""
+    """Returns the module itself, or a prepared object that shares its attributes. The latter is
+    needed if the engine has work to do around calls, or if `deepspeed` is given."""
     kind = module.__class__
     if autocast is not None:
         set_type(module, _type_of(_InPrecision, kind, autocast))
@@ -765,7 +771,7 @@ def _is_compiled_kind(kind: type) -> bool:
 
 
 def _module_of_compiled(function: Any) -> torch.nn.Module | None:
-    """The module of a function that `torch.compile` created from a module."""
+    """Returns the module of a function that `torch.compile` created from a module."""
     if not isinstance(function, types.FunctionType):
         return None
     called: Any = getattr(function, "_torchdynamo_orig_callable", None)
@@ -785,7 +791,8 @@ def _prepared_in(model: Any) -> torch.nn.Module | None:
 
 
 def context_of(model: Any) -> _C.ModelContext | None:
-    """The context of a prepared module, compiled or not; None for other objects."""
+    """Returns the context of a prepared module, which may be compiled, or None for other
+    objects."""
     prepared = _prepared_in(model)
     if prepared is None:
         return None
@@ -805,7 +812,7 @@ def context_for(where: str, model: Any) -> _C.ModelContext:
 
 
 def unwrap(model: Any) -> Any:
-    """The module that was prepared; other objects unchanged."""
+    """Returns the module that was passed to `prepare`. Other objects are returned unchanged."""
     return model._accelerate_engine.module if issubclass(type(model), _Prepared) else model
 
 

@@ -23,9 +23,9 @@ PYTHON_FILES = "python_parts"
 
 
 class PythonFiles(ObjectState):
-    """The files that Python has written into a checkpoint, by the object whose state they contain.
-    Reading `weights` runs no code; reading `pickles` may. C++ also reads `weights.OBJECT.file`, to
-    report files that it cannot load."""
+    """The files that Python has written to a checkpoint, by the object whose state they contain.
+    Reading `weights` does not run code, but reading `pickles` may. C++ also reads
+    `weights.OBJECT.file`, to report files that it cannot load."""
 
     def __init__(self) -> None:
         super().__init__(lambda: None, lambda _: None)
@@ -61,7 +61,7 @@ class RunContext:
     optimizers: list[AcceleratedOptimizer] = field(default_factory=list)
     schedulers: list[AcceleratedScheduler] = field(default_factory=list)
     loaders: list[Any] = field(default_factory=list)
-    # Objects registered with the run. The run's registry does not own them; these lists do.
+    # Objects registered with the run. These lists own them, because the run's registry does not.
     states: list[ObjectState] = field(default_factory=list)
     custom_objects: list[Any] = field(default_factory=list)
     custom_states: list[ObjectState] = field(default_factory=list)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which DeepSpeed plugin of a run is active, and which precision policy FSDP's plugin has."""
+"""Determines the active DeepSpeed plugin of a run, and the precision policy of FSDP's plugin."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from accelerate.utils.dataclasses import DeepSpeedPlugin, FullyShardedDataParall
 
 
 def get_active_deepspeed_plugin(state: Any) -> DeepSpeedPlugin:
-    """The active DeepSpeed plugin of `state`."""
+    """Returns the active DeepSpeed plugin of `state`."""
     plugins = state.deepspeed_plugins
     if plugins is None:
         raise ValueError(
-            "[DeepSpeed] Couldn't retrieve the active `DeepSpeedPlugin` as none were enabled. Pass "
-            "one to `Accelerator(deepspeed_plugin=...)`, or launch with --use_deepspeed."
+            "[DeepSpeed] Couldn't retrieve the active `DeepSpeedPlugin`, because none is enabled. "
+            "Pass one to `Accelerator(deepspeed_plugin=...)`, or launch with --use_deepspeed."
         )
     if not isinstance(plugins, dict):
         return plugins
@@ -22,13 +22,13 @@ def get_active_deepspeed_plugin(state: Any) -> DeepSpeedPlugin:
 
 
 def fill_policy(plugin: FullyShardedDataParallelPlugin, precision: str) -> None:
-    """Like Hugging Face Accelerate, gives a plugin without a policy the policy of the run's
-    precision. This policy is only informative, because operators cast."""
+    """Gives a plugin without a policy the policy of the run's precision, as Hugging Face Accelerate
+    does. This policy is only informative, because operators cast."""
     plugin._is_policy_filled_in = given_policy(plugin) is None  # type: ignore[attr-defined]
     plugin.set_mixed_precision(precision)
 
 
 def given_policy(plugin: FullyShardedDataParallelPlugin) -> Any:
-    """The policy that the user has set; None if there is none."""
+    """Returns the policy that the user has set, or None if there is none."""
     is_filled_in = getattr(plugin, "_is_policy_filled_in", False)
     return None if is_filled_in else plugin.mixed_precision_policy

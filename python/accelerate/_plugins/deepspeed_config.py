@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeepSpeed's configuration: its keys, their types, and where it is read from."""
+"""DeepSpeed's configuration. Defines its keys and their types, and reads it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ZERO_FLAGS = (
     "stage3_gather_fp16_weights_on_model_save",
 )
 # Types of the keys that change a run. As in DeepSpeed, numbers in the section zero_optimization may
-# be strings, other numbers may not, and flags may be any word for yes and no.
+# be strings, but other numbers may not, and flags may be any word for yes or no.
 _KINDS = {
     "train_batch_size": _COUNT,
     "train_micro_batch_size_per_gpu": _COUNT,
@@ -55,13 +55,13 @@ for _section in ("zero_optimization.offload_optimizer", "zero_optimization.offlo
 
 
 def kind_of_value(ds_key_long: str) -> Any:
-    """The type of a key of the configuration; None if this package does not read the key. Every
-    section may have an `enabled` flag."""
+    """Returns the type of a key of the configuration, or None if this package does not read the
+    key. Every section may have an `enabled` flag."""
     return FLAG if ds_key_long.endswith(".enabled") else _KINDS.get(ds_key_long)
 
 
 def _check_values(node: dict[str, Any], remedy: str, prefix: str = "") -> None:
-    """Converts every value to its type; raises a one-line error if one has another type."""
+    """Converts every value to its type. Raises a one-line error if a value has a different type."""
     for name, value in node.items():
         key = f"{prefix}{name}"
         kind = kind_of_value(key)
@@ -73,9 +73,9 @@ def _check_values(node: dict[str, Any], remedy: str, prefix: str = "") -> None:
 
 
 class HfDeepSpeedConfig:
-    """A DeepSpeed configuration: a dictionary, the path of a JSON file, JSON, or base64-encoded
-    JSON. Values are looked up by dotted names and have the type of their key. Other types raise
-    `ConfigError`."""
+    """A DeepSpeed configuration, created from a dictionary, the path of a JSON file, JSON, or
+    base64-encoded JSON. Values are looked up by dotted names and have the type of their key. Other
+    types raise `ConfigError`."""
 
     __module__ = "accelerate.utils.deepspeed"  # The public module.
 
@@ -114,7 +114,8 @@ class HfDeepSpeedConfig:
         self._offload = self._stage in (2, 3) and bool(devices & {"cpu", "nvme"})
 
     def find_config_node(self, ds_key_long: str) -> tuple[dict[str, Any] | None, str]:
-        """The dictionary that would contain the value, or None, and the last part of the name."""
+        """Returns the dictionary that would contain the value, or None, and the last part of the
+        name."""
         *path, key = ds_key_long.split(".")
         node: Any = self.config
         for name in path:
@@ -176,6 +177,6 @@ def _parsed(text: str) -> Any:
         except ValueError:
             continue
     raise ConfigError(
-        "[DeepSpeed] Expected a string path to an existing deepspeed config, or a dictionary, or "
+        "[DeepSpeed] Expected a string path to an existing DeepSpeed config, or a dictionary, or "
         f"a base64 encoded string. Received: {described(text)}. Check the path"
     )

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This process in the run: its connection, and the position of its main thread."""
+"""The connection of this process to the run, and the position of its main thread."""

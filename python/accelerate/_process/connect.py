@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connects the processes: from environment variables to torch.distributed's group."""
+"""Connects the processes: reads environment variables and creates torch.distributed's group."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from accelerate.utils.dataclasses import InitProcessGroupKwargs
 
 
 def connect(cpu: bool, kwargs: dict[str, Any]) -> tuple[_C.ProcessEnvironment, _C.ProcessGroup]:
-    """This process's ranks and the group of all processes. Creates torch.distributed's group unless
-    user code has already created it."""
+    """Returns this process's ranks and the group of all processes. Creates torch.distributed's
+    group unless user code has already created it."""
     watch_script()
     if dist.is_available() and dist.is_initialized():
         return _environment_of_user(), _C.ProcessGroup(dist.group.WORLD)
@@ -90,7 +90,7 @@ def _check_arguments(backend: Any, timeout: Any) -> None:
 
 
 def _default_timeout(backend: str | None) -> timedelta:
-    """The default of `InitProcessGroupKwargs` for the chosen backend."""
+    """Returns the default of `InitProcessGroupKwargs` for the chosen backend."""
     chosen = InitProcessGroupKwargs(backend=backend).timeout if backend else None
     return chosen or _C.collective_timeout()
 

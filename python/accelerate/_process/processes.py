@@ -30,12 +30,12 @@ class Processes:
 
     @property
     def num_processes(self) -> int:
-        """How many processes train together."""
+        """The number of processes that train together."""
         return self.state.num_processes
 
     @property
     def process_index(self) -> int:
-        """The index of this process among all, from 0."""
+        """The index of this process among all processes, from 0."""
         return self.state.process_index
 
     @property
@@ -77,11 +77,12 @@ class Processes:
         return self.state.main_process_first()
 
     def local_main_process_first(self) -> AbstractContextManager[None]:
-        """Runs the block on the first process of each machine before the others there."""
+        """Runs the block on the first process of each machine before the other processes of that
+        machine."""
         return self.state.local_main_process_first()
 
     def on_main_process(self, function: Callable | None = None) -> Callable:
-        """Runs the function only on the main process; returns None elsewhere."""
+        """Runs the function only on the main process. Returns None on other processes."""
         return PartialState().on_main_process(function)
 
     def on_local_main_process(self, function: Callable | None = None) -> Callable:

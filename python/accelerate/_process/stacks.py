@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The position of the main thread, for reports of hanging runs; see `docs/troubleshooting.md`."""
+"""Finds the position of the main thread, for reports of hanging runs (see
+`docs/troubleshooting.md`)."""
 
 from __future__ import annotations
 
@@ -38,8 +39,8 @@ def watch_script() -> None:
 
 
 def _take_stack() -> tuple[list[tuple[str, bool]], str, int]:
-    """The frames of the main thread, innermost first, and whether each is user code. Also the
-    current collective of torch.distributed, if any, and an identifier of this call."""
+    """Returns the frames of the main thread, innermost first, and whether each frame is user code.
+    Also the current collective of torch.distributed, if any, and an identifier of this call."""
     frames: list[tuple[str, bool]] = []
     operation, call = "", 0
     main = threading.main_thread().ident or 0
@@ -58,8 +59,8 @@ def _take_stack() -> tuple[list[tuple[str, bool]], str, int]:
 
 
 def _awaited_handle(line: str, site: tuple[int, int], handles: dict[str, Any]) -> tuple[str, int]:
-    """The `wait()` of a handle from `async_op=True`. It has no frame of its own, but the line of
-    the innermost frame names the handle."""
+    """Recognises the `wait()` of a handle from `async_op=True`. It has no frame of its own, but the
+    line of the innermost frame names the handle."""
     for name in re.findall(r"(\w+)\.wait\(", line):
         handle = handles.get(name)
         if handle is not None and not handle.is_completed():

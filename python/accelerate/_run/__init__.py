@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of an `Accelerator`, and the options it is created with."""
+"""The parts of an `Accelerator`, and the options with which it is created."""

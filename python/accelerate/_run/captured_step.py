@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The result of `Accelerator.capture`; the recording itself is in C++."""
+"""The result of `Accelerator.capture`. The recording itself is in C++."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from accelerate._base.trees import tensors_of, with_tensors
 
 
 def _describe(value: Any) -> str:
-    """A string that is equal for inputs that differ only in the values of tensors."""
+    """Returns a string that is equal for inputs that differ only in the values of tensors."""
     if isinstance(value, torch.Tensor):
         return "*"
     if isinstance(value, Mapping):
@@ -64,5 +64,5 @@ class CapturedStep:
 
     @property
     def refusal(self) -> str:
-        """Why calls run eagerly; empty if they can be captured."""
+        """Why calls run eagerly. Empty if they can be captured."""
         return self._capture.refusal

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The configuration that libraries read from an `Accelerator`. For engines that this package does
-not include, the value is None, False or NO. Reading never raises an error."""
+not include, the value is None, False or NO. Reading a value never raises an error."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ _FP8_HANDLERS = {
 
 
 def checked_precision(mixed_precision: PrecisionType | str | None) -> str | None:
-    """The name of the precision. Raises if no release of Hugging Face Accelerate has this name."""
+    """Returns the name of the precision. Raises if no release of Hugging Face Accelerate has this
+    name."""
     if mixed_precision is None:
         return None
     name = str(mixed_precision)
@@ -71,11 +72,12 @@ def checked_precision(mixed_precision: PrecisionType | str | None) -> str | None
 def dynamo_plugin_of(
     backend: DynamoBackend | str | None, plugin: TorchDynamoPlugin | None
 ) -> TorchDynamoPlugin:
-    """How models are compiled, from either argument or the environment variables."""
+    """Returns how models are compiled, according to either argument or the environment
+    variables."""
     if backend is not None and plugin is not None:
         raise UsageError(
-            "[Accelerator] You cannot pass in both `dynamo_plugin` and `dynamo_backend`, please "
-            "only pass in one."
+            "[Accelerator] You cannot pass in both `dynamo_plugin` and `dynamo_backend`. Pass "
+            "only one of them."
         )
     return plugin or TorchDynamoPlugin(backend=backend)
 
@@ -83,7 +85,7 @@ def dynamo_plugin_of(
 def parallelism_config_of(
     config: ParallelismConfig | None, tp_plugin: TorchTensorParallelPlugin | None
 ) -> ParallelismConfig | None:
-    """The configuration, from either argument or the environment variables."""
+    """Returns the configuration of either argument or of the environment variables."""
     if config is None and tp_plugin is not None:
         return ParallelismConfig(tp_size=tp_plugin.tp_size)
     if config is None and parse_flag_from_env("ACCELERATE_USE_PARALLELISM_CONFIG"):
@@ -145,7 +147,7 @@ class Configuration:
         else:
             return
         self._context.is_sharded = shard.stage > 0
-        # Whether parameters are sharded, too. A single process has whole parameters.
+        # Whether parameters are also sharded. A single process has whole parameters.
         self._spreads = shard.stage == _fully_sharded.PARAMETERS and not self.state.group.is_solo
         if self._context.is_sharded and options.ddp.compression != _C.Compression.none:
             raise UsageError(
@@ -196,7 +198,7 @@ class Configuration:
         return "no" if is_lacking else self.mixed_precision
 
     def _engine_precision(self) -> str:
-        """The engine's name of the precision."""
+        """Returns the engine's name for the precision."""
         if self._computes_in != self.mixed_precision:
             _debug.warn(
                 "[Accelerator] fp16 mixed precision requires a GPU (not 'cpu'), so this run "
@@ -213,7 +215,7 @@ class Configuration:
 
     @property
     def scaler(self) -> _C.GradScaler | None:
-        """The loss scaler with fp16; None in other precisions. It has torch's `get_scale`,
+        """The loss scaler for fp16. None in other precisions. It has torch's methods `get_scale`,
         `state_dict` and `load_state_dict`."""
         return self._run.scaler
 
@@ -276,7 +278,7 @@ class Configuration:
         buffer_seq_dims: Sequence[int] | None = None,
         no_restore_buffers: set[torch.Tensor] | None = None,
     ) -> AbstractContextManager[None]:
-        """Does nothing. In the original it splits sequences over processes, which is not
+        """Does nothing. In the original, it splits sequences over processes, which is not
         supported."""
         return nullcontext()
 
@@ -294,8 +296,9 @@ class Configuration:
         return any(len(getattr(m, "hf_device_map", None) or ()) > 1 for m in model.modules())
 
     def _stays_where_it_is(self, model: torch.nn.Module) -> bool:
-        """Whether `device_map` has placed the model on its devices, or it is quantized there.
-        Raises if the run has several processes that cannot train such a model."""
+        """Whether the model must stay on its devices, because `device_map` has placed it there or
+        because it is quantized. Raises an error if the run has several processes, which cannot
+        train such a model."""
         is_spread = self.verify_device_map(model)
         is_quantized = getattr(model, "is_loaded_in_8bit", False) or getattr(
             model, "is_loaded_in_4bit", False
@@ -304,6 +307,6 @@ class Configuration:
         if is_spread and self.state.use_distributed and not may_be_spread:
             raise UsageError(
                 "[prepare] You can't train a model that has been loaded with `device_map='auto'` "
-                "in any distributed mode. Load it without device_map, or start one process"
+                "in any distributed mode. Load it without device_map, or start a single process"
             )
         return is_spread or bool(is_quantized and getattr(model, "hf_device_map", None))

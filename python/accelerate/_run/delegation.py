@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 def delegated_method(
     component: str, method: Callable[Concatenate[Any, _P], _T]
 ) -> Callable[Concatenate[Any, _P], _T]:
-    """A method with the signature and the docstring of the component's method."""
+    """Returns a method with the signature and the docstring of the component's method."""
 
     @functools.wraps(method)
     def call(self: Any, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -24,7 +24,7 @@ def delegated_method(
 
 
 class DelegatedAttribute:
-    """An attribute of a component under the same name. User code may replace it."""
+    """An attribute of a component with the same name. User code may replace it."""
 
     def __init__(self, component: str, name: str) -> None:
         self._component = component

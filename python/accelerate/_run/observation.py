@@ -43,7 +43,7 @@ class Trackers:
     """The part of an `Accelerator` that passes values to trackers on the main process."""
 
     def __init__(self, context: RunContext, log_with: Any) -> None:
-        """Selects those of the requested trackers that can be started."""
+        """Selects the requested trackers that can be started."""
         self._context = context
         self.trackers: list[GeneralTracker] = []
         # True until `init_trackers`. Scripts disable tracking by not calling it.
@@ -53,7 +53,7 @@ class Trackers:
         )
         if log_with is not None and not self.log_with:
             _debug.warn(
-                f"[Accelerator] `log_with={log_with}` was passed but no supported trackers are "
+                f"[Accelerator] `log_with={log_with}` was passed, but no supported trackers are "
                 "currently installed.",
                 stacklevel=3,
             )
@@ -61,9 +61,9 @@ class Trackers:
     def init_trackers(
         self, project_name: str, config: dict | None = None, init_kwargs: dict | None = None
     ) -> None:
-        """Starts the trackers of `log_with` under this name on the main process. Passes them
-        `config`, the hyper-parameters. `init_kwargs` maps names of trackers to further arguments
-        for their classes. Trackers of an earlier call are finished first."""
+        """Starts the trackers of `log_with` under this name on the main process. `config` contains
+        the hyper-parameters. `init_kwargs` maps tracker names to additional arguments for their
+        classes. Trackers of an earlier call are finished first."""
         self._expects_trackers = False
         if RECORDER is not None:
             return  # `accelerate verify` leaves no files.
@@ -106,9 +106,9 @@ class Trackers:
                 tracker.mark(event)
 
     def get_tracker(self, name: str, unwrap: bool = False) -> Any:
-        """The tracker of this name, or with `unwrap` the object of the service's own package. If
-        there are no trackers, e.g. on processes other than the main one, returns a tracker that
-        does nothing."""
+        """Returns the tracker with this name, or with `unwrap` the object of the service's own
+        package. If there are no trackers, as on processes other than the main one, returns a
+        tracker that does nothing."""
         if not self.trackers:
             return GeneralTracker(_blank=True)
         for tracker in self.trackers:
@@ -120,8 +120,8 @@ class Trackers:
         )
 
     def log(self, values: dict, step: int | None = None, log_kwargs: dict | None = None) -> None:
-        """Passes values by name to every tracker on the main process. `log_kwargs` maps names of
-        trackers to further arguments for their `log`."""
+        """Passes the named values to every tracker on the main process. `log_kwargs` maps tracker
+        names to additional arguments for their `log` methods."""
         if not self._context.state.is_main_process:
             return
         if not self.trackers and self._expects_trackers:

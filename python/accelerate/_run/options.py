@@ -48,7 +48,8 @@ _SWITCHES = {
 
 
 def refuse_what_is_not_there(arguments: dict[str, Any]) -> None:
-    """Raises if an argument or variable requests something that is not supported."""
+    """Raises an error if an argument or environment variable requests something that is not
+    supported."""
     for name, value in arguments.items():
         if value is not None:
             raise NotImplementedError(
@@ -64,7 +65,7 @@ def refuse_what_is_not_there(arguments: dict[str, Any]) -> None:
 
 
 def sort_handlers(handlers: list[KwargsHandler] | None) -> dict[type, KwargsHandler]:
-    """The handlers by class. Raises for duplicate and unknown handlers."""
+    """Returns the handlers by class. Raises an error for duplicate and unknown handlers."""
     found: dict[type, KwargsHandler] = {}
     if handlers is not None and not isinstance(handlers, Iterable):
         raise UsageError(
@@ -74,8 +75,8 @@ def sort_handlers(handlers: list[KwargsHandler] | None) -> dict[type, KwargsHand
     for handler in handlers or ():
         if not isinstance(handler, _HANDLERS):
             raise UsageError(
-                f"[Accelerator] Unsupported kwargs handler passed: {handler}, must be one that "
-                "inherits `accelerate.utils.KwargsHandler`. Expected one of: "
+                f"[Accelerator] Unsupported kwargs handler passed: {handler}. It must inherit from "
+                "`accelerate.utils.KwargsHandler`. Expected one of: "
                 f"{', '.join(kind.__name__ for kind in _HANDLERS)}"
             )
         if type(handler) in found:
@@ -87,7 +88,7 @@ def sort_handlers(handlers: list[KwargsHandler] | None) -> dict[type, KwargsHand
 
 
 def ddp_options(handler: DistributedDataParallelKwargs | None) -> _C.DdpOptions:
-    """The options of the handler; torch's defaults if there is no handler."""
+    """Returns the options of the handler, or torch's defaults if there is no handler."""
     handler = handler or DistributedDataParallelKwargs()
     if handler.dim != 0 or handler.check_reduction:
         raise UsageError(
@@ -132,7 +133,7 @@ def _compression(handler: DistributedDataParallelKwargs) -> _C.Compression:
     if hook not in known or wrapper != DDPCommunicationHookType.NO:
         raise NotImplementedError(
             f"[{_OF_DDP}] comm_hook={hook} with comm_wrapper={wrapper} is not "
-            "supported. Use the hook no, fp16, bf16 or power_sgd, without a wrapper"
+            "supported. Set comm_hook to no, fp16, bf16 or power_sgd, and leave comm_wrapper unset"
         )
     return known[hook]
 
@@ -146,7 +147,7 @@ def scaler_options(handler: GradScalerKwargs | None) -> _C.GradScalerOptions:
 
 
 def check_type(name: str, value: Any, kind: type) -> None:
-    """Raises if an argument of the Accelerator has a different type, e.g. if it is a dict."""
+    """Raises an error if an argument of the Accelerator has a different type, such as a dict."""
     if value is not None and not isinstance(value, kind):
         raise UsageError(
             f"[Accelerator] {name} is of type {type(value).__name__}. Pass a {kind.__name__} object"
@@ -167,14 +168,15 @@ def put(where: str, options: Any, values: Mapping[str, Any]) -> None:
 
 
 def number(where: str, name: str, value: Any) -> float:
-    """Converts a number. Also accepts a string, like torch."""
+    """Converts a number. Also accepts a string, as torch does."""
     with suppress(TypeError, ValueError):
         return float(value)
     raise UsageError(f"[{where}] {name} is {described(value)}. Pass a number")
 
 
 def num_accumulation_steps(steps: Any) -> int:
-    """Also accepts a string, as the original does, because argparse returns strings by default."""
+    """Converts the number of steps. Also accepts a string, as the original does, because argparse
+    returns strings by default."""
     with suppress(TypeError, ValueError):
         if float(steps) == int(steps):
             return int(steps)

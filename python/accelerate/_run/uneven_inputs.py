@@ -20,7 +20,7 @@ from accelerate.errors import UsageError
 def join(
     context: RunContext, joinables: Iterable[Any], is_even: bool, even_batches: bool | None
 ) -> AbstractContextManager[None]:
-    """Implements `Accelerator.join_uneven_inputs`. `is_even` says whether loaders fill up the last
+    """Implements `Accelerator.join_uneven_inputs`. `is_even` says whether loaders complete the last
     batches outside of the block."""
     if not context.state.use_distributed:
         # The original does not check the models in this case either.
@@ -36,8 +36,8 @@ def _joined(
     if even_batches is not None:
         is_even = even_batches
         changed = _set_even(context.loaders, even_batches)
-    # Models that cannot be joined need loaders that fill up the last batches. Other loops in the
-    # block may use other loaders, so models that can be joined are always joined.
+    # Models that cannot be joined need loaders that complete the last batches. Other loops in the
+    # block may use different loaders, so models that can be joined are always joined.
     joins = not is_even or any(model.can_join for model in models)
     try:
         with Scope(*([context.run.join(models, is_even)] if joins else [])):
@@ -64,7 +64,7 @@ def _contexts(joinables: Iterable[Any]) -> list[_C.ModelContext]:
 
 
 def _set_even(loaders: list[Any], even_batches: bool) -> list[tuple[Any, bool]]:
-    """Sets `even_batches` of loaders that have it. Returns these loaders with the previous
+    """Sets `even_batches` of the loaders that have it. Returns these loaders with their previous
     values."""
     changed = []
     for loader in loaders:
@@ -72,7 +72,7 @@ def _set_even(loaders: list[Any], even_batches: bool) -> list[tuple[Any, bool]]:
         if isinstance(loader, DataLoaderDispatcher) or not hasattr(sampler, "even_batches"):
             _debug.warn(
                 "[join_uneven_inputs] Overriding even_batches is only supported for map-style "
-                "datasets, yet some dataloaders given were iterable",
+                "datasets, but some of the dataloaders are iterable",
                 stacklevel=5,
             )
             continue

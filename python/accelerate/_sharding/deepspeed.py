@@ -24,7 +24,7 @@ from accelerate.utils.environment import parse_flag_from_env
 _SWITCH = "ACCELERATE_USE_DEEPSPEED"
 _MIN_UNIT_NUMBERS = 65_536
 
-# The supported keys of a configuration. A trailing dot includes all keys below. Other keys are
+# The supported keys of a configuration. A trailing dot includes all nested keys. Other keys are
 # rejected, because their effect is unknown.
 _FOLLOWED = (
     "train_batch_size",
@@ -96,8 +96,8 @@ _DEFAULTS = {
 
 
 def plugins_of(given: Any, others: Any) -> DeepSpeedPlugin | dict[str, DeepSpeedPlugin] | None:
-    """The plugin, or several by name: from either argument, an earlier Accelerator or the
-    environment variables. None if DeepSpeed was not requested."""
+    """Returns the plugin, or several plugins by name, from either argument, an earlier Accelerator
+    or the environment variables. Returns None if DeepSpeed was not requested."""
     if given is not None and others is not None:
         raise UsageError(
             "[Accelerator] You cannot pass in both `deepspeed_plugins` and `deepspeed_plugin`."
@@ -124,7 +124,7 @@ def plugins_of(given: Any, others: Any) -> DeepSpeedPlugin | dict[str, DeepSpeed
 
 
 def sharding_options(plugin: DeepSpeedPlugin, device: torch.device) -> _C.ShardingOptions:
-    """The engine's options. Raises a one-line error for settings that are not supported."""
+    """Returns the engine's options. Raises a one-line error for settings that are not supported."""
     _check_config(plugin)
     return _C.ShardingOptions(
         stage=plugin.zero_stage,
@@ -180,8 +180,8 @@ def _check_config(plugin: DeepSpeedPlugin) -> None:
 
 
 def _is_offloaded(plugin: DeepSpeedPlugin, device: torch.device) -> bool:
-    """Whether shards are stored in host memory; always true on CPUs. Parameters and their optimizer
-    state move together, so one of the two sections is enough."""
+    """Whether shards are stored in host memory, which is always true on CPUs. Parameters and their
+    optimizer state move together, so one of the two sections is enough."""
     is_wanted = False
     # The lowest stage that shards it, as in DeepSpeed.
     for what, lowest in (("optimizer", OPTIMIZER), ("param", PARAMETERS)):
@@ -349,8 +349,8 @@ def _fill(
 
 
 def _optimizer_of(plugin: DeepSpeedPlugin, dummy: DummyOptim) -> torch.optim.Optimizer:
-    """The optimizer of the section `optimizer`: one of DeepSpeed's variants of Adam, or a class of
-    torch."""
+    """Returns the optimizer of the section `optimizer`, which is one of DeepSpeed's variants of
+    Adam or a class of torch."""
     section = plugin.deepspeed_config["optimizer"]
     name, options = section.get("type"), dict(section.get("params", {}))
     if str(name).lower() in ("adam", "adamw"):
@@ -396,9 +396,9 @@ def _scheduler_of(plugin: DeepSpeedPlugin, dummy: DummyScheduler, driven: Any) -
 
 
 class WarmupLR(torch.optim.lr_scheduler.LRScheduler):
-    """DeepSpeed's `WarmupLR`: from one learning rate to another in `warmup_num_steps` updates,
-    logarithmically or linearly, then constant. As in DeepSpeed, the second update still uses the
-    first learning rate."""
+    """DeepSpeed's `WarmupLR`. The learning rate changes from one value to another in
+    `warmup_num_steps` updates, logarithmically or linearly, and is then constant. As in DeepSpeed,
+    the second update still uses the first learning rate."""
 
     def __init__(
         self,
@@ -436,8 +436,8 @@ class WarmupLR(torch.optim.lr_scheduler.LRScheduler):
 
 
 class WarmupDecayLR(WarmupLR):
-    """DeepSpeed's `WarmupDecayLR`: like `WarmupLR`, then linearly down to zero at
-    `total_num_steps`."""
+    """DeepSpeed's `WarmupDecayLR`. Like `WarmupLR`, but after the warm-up, the learning rate decays
+    linearly to zero at `total_num_steps`."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, total_num_steps: int, **options: Any) -> None:
         self.total_num_steps = total_num_steps

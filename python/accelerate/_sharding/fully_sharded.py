@@ -27,7 +27,8 @@ _MIN_UNIT_NUMBERS = 65_536
 
 
 def plugin_of(given: Any) -> FullyShardedDataParallelPlugin | None:
-    """The plugin, from the argument or the environment variables; None if nothing is sharded."""
+    """Returns the plugin of the argument or the environment variables, or None if nothing is
+    sharded."""
     if given is None:
         return FullyShardedDataParallelPlugin() if parse_flag_from_env(_SWITCH) else None
     if not isinstance(given, FullyShardedDataParallelPlugin):
@@ -45,7 +46,7 @@ def sharding_options(
     device: torch.device,
     mixed_precision: str,
 ) -> _C.ShardingOptions:
-    """The engine's options. Raises a one-line error for settings that are not supported."""
+    """Returns the engine's options. Raises a one-line error for settings that are not supported."""
     _refuse_what_is_not_there(plugin)
     _check_precision(plugin, mixed_precision)
     has_policy = plugin.auto_wrap_policy is not None
@@ -59,7 +60,7 @@ def sharding_options(
 
 
 def _is_offloaded(plugin: FullyShardedDataParallelPlugin, device: torch.device) -> bool:
-    """Whether shards are stored in host memory; always true on CPUs."""
+    """Whether shards are stored in host memory, which is always true on CPUs."""
     from torch.distributed.fsdp import CPUOffloadPolicy
 
     policy = plugin.cpu_offload
@@ -80,7 +81,8 @@ def is_hybrid(plugin: FullyShardedDataParallelPlugin) -> bool:
 def shard_size(
     plugin: FullyShardedDataParallelPlugin, environment: _C.ProcessEnvironment
 ) -> int:
-    """The number of processes that share one copy of the model: the processes of one machine."""
+    """Returns the number of processes that share one copy of the model, which are the processes of
+    one machine."""
     num_all, num_here = environment.world_size, environment.local_world_size
     if num_all % num_here != 0:
         raise UsageError(
@@ -199,8 +201,8 @@ def materialise(model: torch.nn.Module, device: torch.device, is_main_process: b
 
 
 def units_of(plugin: FullyShardedDataParallelPlugin, model: torch.nn.Module) -> list[str]:
-    """The names of the modules that are shard units. Also enables activation checkpointing in them
-    if the plugin requests it."""
+    """Returns the names of the modules that are shard units. Also enables activation checkpointing
+    in them if the plugin requests it."""
     plugin.set_auto_wrap_policy(model)
     units = _wrapped(model, plugin.auto_wrap_policy)
     if plugin.activation_checkpointing:
@@ -216,8 +218,8 @@ def units_of(plugin: FullyShardedDataParallelPlugin, model: torch.nn.Module) -> 
 
 
 def whole_of(plugin: FullyShardedDataParallelPlugin | None, model: torch.nn.Module) -> list[str]:
-    """The names of the parameters in `ignored_modules`. The plugin contains modules, or a pattern
-    of module names."""
+    """Returns the names of the parameters in `ignored_modules`. The plugin contains modules, or a
+    pattern of module names."""
     ignored = None if plugin is None else plugin.ignored_modules
     if ignored is None:
         return []
@@ -246,7 +248,7 @@ def whole_of(plugin: FullyShardedDataParallelPlugin | None, model: torch.nn.Modu
 
 
 def _wrapped(model: torch.nn.Module, policy: Any) -> dict[str, torch.nn.Module]:
-    """The modules that torch's FSDP would wrap with this policy, by name."""
+    """Returns the modules that torch's FSDP would wrap with this policy, by name."""
     if policy is None:
         return {}
     names = {child: name for name, child in model.named_modules()}

@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State as values and files that load without running code, and the state of random generators."""
+"""Stores state in values and files that can be loaded without running code, and handles the state
+of random generators."""

@@ -57,8 +57,9 @@ def save_pickle(value: Any, path: str | os.PathLike) -> None:
 
 
 def without_aliases(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The entries without aliases, and the aliases. An alias is a tensor that is also listed under
-    an earlier name; the map contains this name. Tensors without elements share no memory."""
+    """Returns the entries without aliases, and the aliases. An alias is a tensor that is also
+    listed under an earlier name, which the map contains. Tensors without elements share no
+    memory."""
     first: dict[tuple, str] = {}
     kept: dict[str, Any] = {}
     aliases: dict[str, str] = {}
@@ -78,12 +79,12 @@ def without_aliases(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, st
 
 
 def save_tensors(state: dict[str, torch.Tensor], path: str | os.PathLike) -> None:
-    """Writes a safetensors file like transformers: tied weights are stored once, with their other
-    names in the metadata."""
+    """Writes a safetensors file as transformers does: tied weights are stored once, with their
+    other names in the metadata."""
     tensors, aliases = without_aliases(state)
     _C.save_tensors(os.fspath(path), tensors, {"format": "pt", **aliases})
 
 
 def load_tensors(path: str | os.PathLike) -> dict[str, torch.Tensor]:
-    """The content of a safetensors file, on the CPU."""
+    """Returns the content of a safetensors file, on the CPU."""
     return _C.load_tensors(os.fspath(path))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of the generators that samplers and data sets use by default: torch's CPU generator,
+"""The state of the generators that samplers and datasets use by default: torch's CPU generator,
 Python's `random`, and NumPy's generator."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ KINDS = ("torch", "python", "numpy")
 
 
 def take(kinds: Iterable[str] = KINDS) -> dict[str, Any]:
-    """The current states. Includes NumPy's only if NumPy has been imported."""
+    """Returns the current states. That of NumPy is included only if NumPy has been imported."""
     states: dict[str, Any] = {}
     for kind in kinds:
         if kind == "torch":
@@ -41,7 +41,7 @@ def put(states: dict[str, Any]) -> None:
 
 
 def differ(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """The kinds whose state has changed."""
+    """Returns the kinds whose state has changed."""
     return [kind for kind in before if not _same(before[kind], after[kind])]
 
 

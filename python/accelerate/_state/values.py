@@ -54,8 +54,8 @@ class OnlyPickled(UsageError):
 
 
 def _find_class(module: str, name: str) -> type | None:
-    """A class of a module that is already imported, because a name must not cause imports or run
-    code."""
+    """Returns a class, but only of a module that is already imported, because a name must not cause
+    imports or run code."""
     found: Any = sys.modules.get(module)
     for step in name.split("."):
         found = getattr(found, "__dict__", {}).get(step)
@@ -81,13 +81,13 @@ def _class_of(owner: str, kind: str, module: str, name: str) -> type:
 
 
 def _empty_instance(kind: type) -> Any:
-    """An instance created like in pickle, without `__init__`."""
+    """Returns an instance that is created as in pickle, without calling `__init__`."""
     return object.__new__(kind)
 
 
 def _attributes_of(instance: Any) -> dict[str, Any]:
-    """The attributes of an instance. For a dataclass, these are its fields and other attributes
-    that were set."""
+    """Returns the attributes of an instance. For a dataclass, these are its fields and other
+    attributes that were set."""
     names = [field.name for field in dataclasses.fields(instance)]
     found = {name: getattr(instance, name) for name in names if hasattr(instance, name)}
     return found | {k: v for k, v in getattr(instance, "__dict__", {}).items() if k not in found}
@@ -248,8 +248,8 @@ def _zone_of(zone: dict[str, Any] | None) -> datetime.tzinfo | None:
 
 
 def unflatten(flat: dict[str, Any], name: str, owner: str = "", copies: bool = True) -> Any:
-    """The value that was passed to `flatten`. Tensors are copied unless `copies` is false. Without
-    copies, the result can only be used to check that all classes exist."""
+    """Returns the value that was passed to `flatten`. Tensors are copied unless `copies` is false.
+    Without copies, the result can only be used to check that all classes exist."""
 
     def data_of(index: int) -> bytes:
         held = flat[f"{name}.{index}"].cpu().contiguous()
@@ -317,7 +317,9 @@ def unflatten(flat: dict[str, Any], name: str, owner: str = "", copies: bool = T
         return numpy.frombuffer(data_of(index), dtype)[0]
 
     if name not in flat:
-        raise UsageError(f"[load_state_dict] '{name}' is missing. Was it saved from another object?")
+        raise UsageError(
+            f"[load_state_dict] '{name}' is missing. Was it saved from a different object?"
+        )
     return decode(json.loads(flat[name]))
 
 
@@ -358,9 +360,9 @@ OWN = "python"
 
 
 class SharedState(ObjectState):
-    """An object that also exists in C++. `split` returns two states: the one that both languages
-    have, under the same keys as in C++, and the rest. `join` combines the two; the rest is None if
-    C++ saved the checkpoint. `check` raises if the joined state cannot be loaded."""
+    """An object that also exists in C++. `split` returns the state that both languages have, under
+    the same keys as in C++, and the rest. `join` combines the two. The rest is None if C++ saved
+    the checkpoint. `check` raises an error if the joined state cannot be loaded."""
 
     def __init__(
         self,

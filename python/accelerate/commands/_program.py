@@ -2,7 +2,7 @@
 """Finds the program `accelerate`, queries its options and runs it.
 
 Parsers are created from the program's own description, so each flag is defined only once. They know
-only the names of options; the program checks values.
+only the names of options, and the program checks the values.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def _description() -> dict[str, Any]:
 
 
 def describe(*command: str) -> dict[str, Any]:
-    """The program's description of one of its commands, e.g. of `describe("config", "default")`."""
+    """Returns the program's description of one of its commands, e.g. of `describe("config",
+    "default")`."""
     found = _description()
     for name in command:
         found = found["commands"][name]
@@ -44,7 +45,7 @@ def describe(*command: str) -> dict[str, Any]:
 
 
 def make_parser(*command: str, subparsers: Any = None) -> argparse.ArgumentParser:
-    """A parser with the options of a command. With `subparsers`, it is added to them."""
+    """Returns a parser with the options of a command. With `subparsers`, it is added to them."""
     description = describe(*command)
     settings = {"description": description["help"], "allow_abbrev": False}
     parser: argparse.ArgumentParser = (
@@ -129,7 +130,7 @@ class _ProgramParser(CustomArgumentParser):
 
 
 def _explain(command: list[str], flag: str) -> str:
-    """The program's message about an option that it does not have."""
+    """Returns the program's message about an unknown option."""
     said = _ask([*command, flag]).stderr.strip().removeprefix("accelerate: ")
     return said or f"unknown option '{flag}'"
 
@@ -138,7 +139,7 @@ def _explain(command: list[str], flag: str) -> str:
 
 
 def command_line(args: argparse.Namespace, *command: str) -> list[str]:
-    """The command line of the program that corresponds to a namespace."""
+    """Returns the command line of the program that corresponds to a namespace."""
     description = describe(*command)
     chosen: set[str] = getattr(args, "nondefault", set())
     options: list[str] = []
@@ -162,8 +163,8 @@ def command_line(args: argparse.Namespace, *command: str) -> list[str]:
 
 
 def refuse_foreign(args: argparse.Namespace) -> None:
-    """Raises if user code requests another engine through an attribute, such as
-    `args.use_megatron_lm = True`. Ignores attributes that never were options."""
+    """Raises an error if user code requests another engine through an attribute, such as
+    `args.use_megatron_lm = True`. Ignores attributes that have never been options."""
     known = {_attribute(option) for option in describe("launch")["options"]}
     known |= {"training_script", "training_script_args", "nondefault", "func"}
     for name, value in vars(args).items():
@@ -177,8 +178,8 @@ def refuse_foreign(args: argparse.Namespace) -> None:
 
 
 def environment() -> dict[str, str]:
-    """The environment for the program. Scripts are run by the current Python, even if its folder is
-    not on the PATH."""
+    """Returns the environment for the program. Scripts are run by the current Python, even if its
+    folder is not on the PATH."""
     folders = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
     return {**os.environ, "PATH": os.pathsep.join(folders)}
 
@@ -194,7 +195,7 @@ def _ask(words: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def output(words: list[str]) -> str:
-    """The output of the program. If it fails, raises a RuntimeError with its message."""
+    """Returns the output of the program. If it fails, raises a RuntimeError with its message."""
     answer = _ask(words)
     if answer.returncode != 0:
         raise RuntimeError(answer.stderr.strip().removeprefix("accelerate: "))
@@ -202,13 +203,13 @@ def output(words: list[str]) -> str:
 
 
 def become(*command: str) -> NoReturn:
-    """Replaces this process by the program, with this process's command line."""
+    """Replaces this process with the program, with this process's command line."""
     program = find_program("commands")
     os.execve(program, [program, *command, *sys.argv[1:]], environment())
 
 
 def full_command(words: list[str]) -> list[str]:
-    """The program and its words."""
+    """Returns the program, followed by its arguments."""
     return [find_program("commands"), *words]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`accelerate env` for Python code: collects the information for a bug report."""
+"""`accelerate env` for Python code: collects information for bug reports."""
 
 from __future__ import annotations
 

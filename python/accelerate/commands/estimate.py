@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`accelerate estimate-memory` for Python code: the memory of a model."""
+"""`accelerate estimate-memory` for Python code: estimates the memory that a model needs."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def launch_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:
-    """A parser for the program's own flags, the script and its arguments."""
+    """Returns a parser for the program's own flags, the script and its arguments."""
     parser = _program.make_parser("launch", subparsers=subparsers)
     if subparsers is not None:
         parser.set_defaults(func=launch_command)
@@ -54,17 +54,17 @@ def _validate_launch_command(
 
 
 def simple_launcher(args: argparse.Namespace) -> None:
-    """Like `launch_command`: the program itself determines what to start."""
+    """The same as `launch_command`, because the program itself determines what to start."""
     launch_command(args)
 
 
 def multi_gpu_launcher(args: argparse.Namespace) -> None:
-    """Like `launch_command`: the program itself determines what to start."""
+    """The same as `launch_command`, because the program itself determines what to start."""
     launch_command(args)
 
 
 def deepspeed_launcher(args: argparse.Namespace) -> None:
-    """Like `launch_command`: DeepSpeed's own launcher is not needed."""
+    """The same as `launch_command`, because DeepSpeed's own launcher is not needed."""
     launch_command(args)
 
 

@@ -23,7 +23,7 @@ class ConversionStatus(enum.Enum):
     REMOVED = -1
 
 
-# FSDP2's names of FSDP1's keys; other keys are unchanged.
+# FSDP2's names for FSDP1's keys. Other keys are unchanged.
 ARGUMENT_KEY_MAPPING: dict[str, str | ConversionStatus] = {
     **{
         f"fsdp_{name}": f"fsdp_{name}"
@@ -61,7 +61,7 @@ ARGUMENT_VALUE_MAPPING = {
 
 
 def convert_config_to_fsdp2(config: dict[str, Any]) -> dict[str, Any]:
-    """Rewrites `fsdp_config` of a configuration in place. No effect if it does not exist or is
+    """Rewrites `fsdp_config` of a configuration in place. Has no effect if it does not exist or is
     already for FSDP2."""
     section = config.get("fsdp_config") or {}
     if not section:

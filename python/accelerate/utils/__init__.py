@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers besides `Accelerator`: options, collectives on nested data, seeds, memory, probes.
+"""Options and helper functions: collectives on nested data, seeds, memory, and checks of what is
+available.
 
-Names are imported on first use; docs/guide_python.md lists them.
+Names are imported on first use. docs/guide_python.md lists them.
 """
 
 from accelerate import _placeholders

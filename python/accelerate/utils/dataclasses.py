@@ -51,7 +51,7 @@ class BaseEnum(enum.Enum, metaclass=EnumWithContains):
 
     @classmethod
     def list(cls) -> list[str]:
-        """The values of all members."""
+        """Returns the values of all members."""
         return [str(member) for member in cls]
 
 
@@ -84,7 +84,7 @@ class SageMakerDistributedType(str, enum.Enum):
 
 
 class FP8BackendType(str, enum.Enum):
-    """Which package computes in 8 bits: Transformer Engine, MS-AMP or torchao."""
+    """The package that computes in 8 bits: Transformer Engine, MS-AMP or torchao."""
 
     NO = "NO"
     TE = "TE"
@@ -100,7 +100,7 @@ class ComputeEnvironment(str, enum.Enum):
 
 
 class DynamoBackend(str, BaseEnum):
-    """The backend that compiles the graphs of `torch.compile`."""
+    """The backend of `torch.compile`, which compiles graphs."""
 
     NO = "NO"
     EAGER = "EAGER"
@@ -161,7 +161,7 @@ class RNGType(BaseEnum):
 
 
 class CustomDtype(enum.Enum):
-    """Formats without a torch dtype. They are used only to compute sizes."""
+    """Number formats without a torch dtype. They are used only to compute sizes."""
 
     FP8 = "fp8"
     INT4 = "int4"
@@ -183,7 +183,7 @@ class DDPCommunicationHookType(BaseEnum):
 
 @dataclass
 class TensorInformation:
-    """The properties of a tensor that one process sends to another before the tensor."""
+    """The properties of a tensor, which one process sends to another before the tensor itself."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -202,13 +202,14 @@ def _no_variables() -> Iterator[None]:
 
 
 class KwargsHandler:
-    """Base of dataclasses whose fields are keyword arguments of a function or class."""
+    """The base class of dataclasses whose fields are keyword arguments of a function or class."""
 
     def to_dict(self) -> dict[str, Any]:
         return copy.deepcopy(self.__dict__)
 
     def to_kwargs(self) -> dict[str, Any]:
-        """The fields that differ from the class's defaults without environment variables."""
+        """Returns the fields that differ from the defaults of the class (ignoring environment
+        variables)."""
         with _no_variables():
             defaults = type(self)().to_dict()
         return {key: value for key, value in self.to_dict().items() if defaults[key] != value}
@@ -224,8 +225,8 @@ class AutocastKwargs(KwargsHandler):
 
 @dataclass
 class DistributedDataParallelKwargs(KwargsHandler):
-    """How gradients are averaged and compressed: arguments of
-    `torch.nn.parallel.DistributedDataParallel`.
+    """Arguments of `torch.nn.parallel.DistributedDataParallel`, which determine how gradients are
+    averaged and compressed.
     """
 
     dim: int = 0
@@ -262,11 +263,11 @@ class GradScalerKwargs(KwargsHandler):
 
 
 class _DefaultBackend(str):
-    """Equal to the same string, but marks a backend that the user has not set."""
+    """A string that marks a backend that the user has not set."""
 
 
 class _DefaultTimeout(timedelta):
-    """Like `_DefaultBackend`, for a timeout."""
+    """Like `_DefaultBackend`, but for a timeout."""
 
     def __repr__(self) -> str:
         return repr(timedelta(seconds=self.total_seconds()))
@@ -287,7 +288,7 @@ class InitProcessGroupKwargs(KwargsHandler):
             self.timeout = _DefaultTimeout(minutes=10 if self.backend == "nccl" else 30)
 
     def _given(self) -> dict[str, Any]:
-        """The fields that the user has set, including those set to the default value."""
+        """Returns the fields that the user has set, including those set to the default value."""
         return {
             name: value
             for name, value in vars(self).items()
@@ -297,8 +298,8 @@ class InitProcessGroupKwargs(KwargsHandler):
 
 @dataclass
 class EngineKwargs(KwargsHandler):
-    """A custom engine in place of DDP. It is implemented in C++ (`OwnEngine` in own_engine.h) and
-    passed in by an extension module."""
+    """A custom engine that replaces DDP. It is implemented in C++ (`OwnEngine` in own_engine.h),
+    and an extension module passes it in."""
 
     engine: Any = None
 
@@ -324,7 +325,7 @@ class ProfileKwargs(KwargsHandler):
     output_trace_dir: str | None = None
 
     def build(self) -> torch.profiler.profile:
-        """The profiler that these fields describe."""
+        """Returns the profiler that these fields describe."""
         from torch import profiler
 
         return profiler.profile(
@@ -358,16 +359,16 @@ def _profiler_activity(name: str) -> torch.profiler.ProfilerActivity:
 class DataLoaderConfiguration:
     """How `prepare` shards data loaders (docs/guide_python.md)."""
 
-    # Whether a batch is the batch of all processes together. Each process then takes its share.
+    # Whether a batch of the loader is split into one share per process.
     split_batches: bool = False
-    # Whether process 0 reads and sends the others their shares; None: only for an IterableDataset.
+    # Whether process 0 reads and sends the others their shares. None: only for an IterableDataset.
     dispatch_batches: bool | None = None
-    # Whether the end is filled up with samples from the start, so that all processes have equally
-    # many batches.
+    # Whether the last batches are completed with samples from the start, so that all processes have
+    # the same number of batches.
     even_batches: bool = True
-    # Whether to shuffle with a generator that is seeded again in each epoch.
+    # Whether to shuffle with a generator that is reseeded in each epoch.
     use_seedable_sampler: bool = False
-    # The seed for this generator; None: torch's current seed. Process 0's seed is used.
+    # The seed for this generator. None: torch's current seed. Process 0's seed is used.
     data_seed: int | None = None
     # Whether copies to the device are asynchronous. Needs pinned memory.
     non_blocking: bool = False
@@ -377,7 +378,7 @@ class DataLoaderConfiguration:
 
 @dataclass
 class ProjectConfiguration:
-    """Where a run stores its files. `logging_dir` defaults to `project_dir`."""
+    """The folders in which a run stores its files. `logging_dir` defaults to `project_dir`."""
 
     project_dir: str | None = None
     logging_dir: str | None = None
@@ -421,7 +422,7 @@ class TorchDynamoPlugin(KwargsHandler):
     fullgraph: bool | None = None
     dynamic: bool | None = None
     options: Any = None
-    # Whether to compile nothing, for tests.
+    # Whether not to compile anything, for tests.
     disable: bool = False
     # Whether to compile a repeated block only once, for all blocks of its class.
     use_regional_compilation: bool | None = None
@@ -484,8 +485,8 @@ _FSDP_KINDS = {
 
 @dataclass
 class FullyShardedDataParallelPlugin:
-    """How `prepare` shards models (docs/guide_sharding.md describes each field). Names and defaults
-    are the original's. Defaults come from the environment variables FSDP_*."""
+    """How `prepare` shards models. docs/guide_sharding.md describes each field. Names and defaults
+    are those of the original. Defaults come from the environment variables FSDP_*."""
 
     fsdp_version: int | None = None
     sharding_strategy: Any = None
@@ -537,7 +538,7 @@ class FullyShardedDataParallelPlugin:
         return self.fsdp_version == 2
 
     def _read_strategy(self) -> None:
-        """Determines what is sharded. Version 1 has names for this, version 2 a flag."""
+        """Determines what is sharded. Version 1 uses names for this, and version 2 uses a flag."""
         from torch.distributed.fsdp import ShardingStrategy
 
         if self._is_second:
@@ -549,15 +550,15 @@ class FullyShardedDataParallelPlugin:
                     value = str_to_bool(value, to_bool=True)
             if not isinstance(value, bool):
                 raise ValueError(
-                    f"[FSDP] reshard_after_forward set to {value}. This is not supported with "
-                    "FSDP2, please set to a `bool`"
+                    f"[FSDP] reshard_after_forward is set to {value}. FSDP2 does not support this. "
+                    "Set it to a `bool`"
                 )
             self.reshard_after_forward = value
             return
         if isinstance(self.reshard_after_forward, bool):
             raise ValueError(
-                f"[FSDP] reshard_after_forward set to {self.reshard_after_forward}. This is not "
-                "supported with FSDP1, please set to a `str` or an instance of "
+                f"[FSDP] reshard_after_forward is set to {self.reshard_after_forward}. FSDP1 does "
+                "not support this. Set it to a `str` or an instance of "
                 "`torch.distributed.fsdp.fully_sharded_data_parallel.ShardingStrategy`"
             )
         if self.reshard_after_forward is not None:
@@ -585,7 +586,7 @@ class FullyShardedDataParallelPlugin:
         self.backward_prefetch = prefetch
         if self._is_second and self.forward_prefetch is not None:
             raise ValueError(
-                "[FSDP] forward_prefetch is not yet implemented in FSDP2, set to None or use "
+                "[FSDP] forward_prefetch is not supported with FSDP2. Set it to None or use "
                 "`fsdp_version=1`"
             )
         for name in ("use_orig_params", "sync_module_states", "forward_prefetch"):
@@ -683,8 +684,8 @@ class FullyShardedDataParallelPlugin:
             )
 
     def set_auto_wrap_policy(self, model: torch.nn.Module) -> None:
-        """Builds the policy for this model. Names of classes are looked up in the model. The
-        default classes are the model's `_no_split_modules`."""
+        """Builds the policy for this model. Class names are looked up in the model. The default
+        classes are the model's `_no_split_modules`."""
         from torch.distributed.fsdp import wrap
 
         if self.auto_wrap_policy == wrap.transformer_auto_wrap_policy:
@@ -785,7 +786,8 @@ def _fsdp_number(name: str, variable: str, default: str) -> int:
 
 
 def _fsdp_choice(kind: Any, value: Any, names: list[str]) -> Any:
-    """The member of torch's enumeration, given by its index in `names`, its number or its name."""
+    """Returns the member of torch's enumeration, given by its index in `names`, its number or its
+    name."""
     if isinstance(value, kind):
         return value
     text = str(value).upper()
@@ -814,10 +816,11 @@ _DEEPSPEED_KEYS = {
 
 @dataclass
 class DeepSpeedPlugin:
-    """How `prepare` shards models, in DeepSpeed's terms (docs/guide_sharding.md describes each
-    field). `hf_ds_config` is a DeepSpeed configuration: a dictionary or the path of a JSON file.
-    Its values override the fields, and its "auto" values are filled in. Names and defaults are the
-    original's. Defaults come from the environment variables ACCELERATE_DEEPSPEED_*."""
+    """How `prepare` shards models, in DeepSpeed's terms. docs/guide_sharding.md describes each
+    field. `hf_ds_config` is a DeepSpeed configuration, given as a dictionary or the path of a JSON
+    file. Its values override the fields, and its "auto" values are filled in. Names and defaults
+    are those of the original. Defaults come from the environment variables
+    ACCELERATE_DEEPSPEED_*."""
 
     hf_ds_config: Any = None
     gradient_accumulation_steps: int | str | None = None
@@ -911,8 +914,8 @@ class DeepSpeedPlugin:
         return config
 
     def _join_config(self) -> None:
-        """Fills "auto" values of the configuration from the fields, and the fields from all other
-        values."""
+        """Fills in the "auto" values of the configuration from the fields, and the fields from all
+        other values of the configuration."""
         config = self.hf_ds_config
         config.config.setdefault("gradient_accumulation_steps", 1)
         if "zero_optimization" not in config.config:
@@ -948,17 +951,17 @@ class DeepSpeedPlugin:
         must_match: bool = True,
         **kwargs: Any,
     ) -> None:
-        """Replaces the value "auto" by `kwargs[ds_key_long]`. If the key has a different value and
-        it `must_match`, adds a line to `mismatches`."""
+        """Replaces the value "auto" with `kwargs[ds_key_long]`. If the key has a different value
+        and `must_match` is set, adds a line to `mismatches`."""
         node, key = self.hf_ds_config.find_config_node(ds_key_long)
         if node is None:
             return
         if node.get(key) == "auto":
             if ds_key_long not in kwargs:
                 raise ValueError(
-                    f"[DeepSpeed] `{ds_key_long}` not found in kwargs. Please specify "
-                    f"`{ds_key_long}` without `auto` (set to correct value) in the DeepSpeed config "
-                    "file or pass it in kwargs."
+                    f"[DeepSpeed] `{ds_key_long}` was not found in kwargs. Set `{ds_key_long}` to "
+                    "the correct value instead of `auto` in the DeepSpeed config file, or pass it in "
+                    "kwargs."
                 )
             node[key] = kwargs[ds_key_long]
         elif must_match and node.get(key) is not None and mismatches is not None:
@@ -981,7 +984,8 @@ class DeepSpeedPlugin:
         must_match: bool = True,
         **kwargs: Any,
     ) -> None:
-        """Calls `fill_match` for all values of the configuration. Raises if any do not match."""
+        """Calls `fill_match` for all values of the configuration. Raises an error if any values do
+        not match."""
         mismatches = [] if mismatches is None else mismatches
         for key, value in (self.deepspeed_config if config is None else config).items():
             if isinstance(value, dict):
@@ -993,7 +997,7 @@ class DeepSpeedPlugin:
         if mismatches and not prefix:
             lines = "\n".join(mismatches)
             raise ValueError(
-                "Please correct the following DeepSpeed config values that mismatch kwargs values:"
+                "Please correct the following DeepSpeed config values. They do not match kwargs:"
                 f"\n{lines}\nThe easiest method is to set these DeepSpeed config values to 'auto'."
             )
 
@@ -1021,7 +1025,7 @@ class DeepSpeedPlugin:
         return "no"
 
     def set_deepspeed_weakref(self) -> None:
-        """Does nothing, because models are created whole and `prepare` shards them."""
+        """Does nothing, because models are created completely before `prepare` shards them."""
 
     def is_zero3_init_enabled(self) -> bool:
         return bool(self.zero3_init_flag)
@@ -1035,8 +1039,8 @@ class DeepSpeedPlugin:
             self.zero3_init_flag = before
 
     def set_moe_leaf_modules(self, model: torch.nn.Module) -> None:
-        """Does nothing, because parameters are gathered by the operators that read them, not by
-        modules."""
+        """Does nothing, because parameters are gathered when an operator reads them, not per
+        module."""
 
     def select(self, _from_accelerator_state: bool = False) -> None:
         if not _from_accelerator_state:
@@ -1056,7 +1060,7 @@ class DeepSpeedPlugin:
     @selected.setter
     def selected(self, value: bool) -> None:
         raise NotImplementedError(
-            "[DeepSpeed] 'selected' can only be set through calling "
+            "[DeepSpeed] 'selected' can only be set by calling "
             "'AcceleratorState().select_deepspeed_plugin(key)'."
         )
 
@@ -1210,7 +1214,7 @@ class DeepSpeedSequenceParallelConfig:
             text = os.environ.get(f"{prefix}SEQ_LENGTH")
             if text is None:
                 raise ValueError(
-                    "when `sp_seq_length_is_variable` is `False` `sp_seq_length` must be provided "
+                    "When `sp_seq_length_is_variable` is `False`, `sp_seq_length` must be provided "
                     f"either through the constructor or the environment variable {prefix}SEQ_LENGTH"
                 )
             self.sp_seq_length = None if text == "None" else int(text)
@@ -1219,7 +1223,7 @@ class DeepSpeedSequenceParallelConfig:
 
 
 def get_module_class_from_name(module: torch.nn.Module, name: str) -> type | None:
-    """The class of this name among the classes of the module and its submodules."""
+    """Returns the class with this name among the classes of the module and its submodules."""
     return next((type(child) for child in module.modules() if type(child).__name__ == name), None)
 
 

@@ -16,7 +16,7 @@ from accelerate.state import GradientState
 
 
 class DummyOptim:
-    """Placeholder for an optimizer that DeepSpeed's configuration names."""
+    """A placeholder for an optimizer that DeepSpeed's configuration names."""
 
     def __init__(
         self, params: Any, lr: float = 0.001, weight_decay: float = 0, **kwargs: Any
@@ -28,7 +28,7 @@ class DummyOptim:
 
 
 class DummyScheduler:
-    """Placeholder for a scheduler that DeepSpeed's configuration names."""
+    """A placeholder for a scheduler that DeepSpeed's configuration names."""
 
     def __init__(
         self,
@@ -46,8 +46,8 @@ class DummyScheduler:
 
 
 class DeepSpeedOptimizerWrapper(AcceleratedOptimizer):
-    """The optimizer that `prepare` returns with a `DeepSpeedPlugin`. `step` first clips gradients,
-    and after an update advances the scheduler of the configuration."""
+    """The optimizer that `prepare` returns with a `DeepSpeedPlugin`. `step` first clips gradients.
+    After an update, it advances the scheduler of the configuration."""
 
     # `prepare` sets this.
     _clip: Callable[[], Any] | None = None
@@ -70,7 +70,7 @@ class DeepSpeedSchedulerWrapper(AcceleratedScheduler):
     it once per update."""
 
     def step(self) -> None:
-        """Does nothing: the optimizer advances it."""
+        """Does nothing, because the optimizer advances the scheduler."""
 
     def move(self) -> None:
         super().step()

@@ -18,8 +18,8 @@ _FALSE = ("n", "no", "f", "false", "off", "0")
 
 
 def str_to_bool(value: str, to_bool: bool = False) -> int | bool:
-    """1 for y, yes, t, true, on and 1; 0 for n, no, f, false, off and 0, ignoring case. With
-    `to_bool`, returns True and False instead. Any other string is a ValueError.
+    """Returns 1 for y, yes, t, true, on and 1, and 0 for n, no, f, false, off and 0, ignoring case.
+    With `to_bool`, returns True and False instead. Raises ValueError for any other string.
     """
     text = value.lower()
     if text not in _TRUE + _FALSE:
@@ -30,7 +30,8 @@ def str_to_bool(value: str, to_bool: bool = False) -> int | bool:
 
 
 def get_int_from_env(env_keys: Iterable[str], default: int) -> int:
-    """The first of these variables that is a non-negative number, else `default`."""
+    """Returns the value of the first of these variables that is a non-negative number, or else
+    `default`."""
     for key in env_keys:
         text = os.environ.get(key, "-1")
         try:
@@ -45,7 +46,7 @@ def get_int_from_env(env_keys: Iterable[str], default: int) -> int:
 
 
 def parse_flag_from_env(key: str, default: bool = False) -> bool:
-    """The variable as a boolean (see `str_to_bool`), else `default`."""
+    """Returns the variable as a boolean (see `str_to_bool`), or else `default`."""
     text = os.environ.get(key, str(default))
     try:
         return bool(str_to_bool(text))
@@ -57,7 +58,7 @@ def parse_flag_from_env(key: str, default: bool = False) -> bool:
 
 
 def parse_choice_from_env(key: str, default: Any = "no") -> str:
-    """The variable as a string, else `default` as a string."""
+    """Returns the variable as a string, or else `default` as a string."""
     return os.environ.get(key, str(default))
 
 
@@ -91,23 +92,23 @@ def patch_environment(**kwargs: Any) -> Iterator[None]:
 
 
 def convert_dict_to_env_variables(current_env: dict[str, str]) -> list[str]:
-    """`NAME=value` lines of these variables. Skips empty ones and those with forbidden characters,
-    with a warning."""
+    """Returns `NAME=value` lines for these variables. Skips variables that are empty or contain
+    forbidden characters, with a warning."""
     lines = []
     for key, value in current_env.items():
         if key and value and not set(";\n<> ") & set(key + value):
             lines.append(f"{key}={value}\n")
         else:
             warnings.warn(
-                f"[convert_dict_to_env_variables] Skipping {key}={value} as it contains forbidden "
-                "characters or missing values.",
+                f"[convert_dict_to_env_variables] Skipping {key}={value}, because it has forbidden "
+                "characters or no value.",
                 stacklevel=2,
             )
     return lines
 
 
 def are_libraries_initialized(*library_names: str) -> list[str]:
-    """The modules among these that were imported."""
+    """Returns those of these modules that were imported."""
     return [name for name in library_names if name in sys.modules]
 
 
@@ -124,8 +125,8 @@ def _own_variables_restored() -> Iterator[None]:
 
 
 def purge_accelerate_environment(func_or_cls: Any) -> Any:
-    """Decorator that restores variables ACCELERATE_* after the function. For a class, it decorates
-    the methods of the class and its subclasses whose names start with `test`."""
+    """A decorator that restores the variables ACCELERATE_* after the function. For a class, it
+    decorates the methods of the class and its subclasses whose names start with `test`."""
     if isinstance(func_or_cls, type):
         _purge_tests(func_or_cls)
         func_or_cls.__init_subclass__ = classmethod(lambda cls, **_: _purge_tests(cls))

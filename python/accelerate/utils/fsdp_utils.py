@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that libraries such as transformers' Trainer use to save and load sharded models. They
-store whole weights and state in the original's files, so that any number of processes, and either
-package, can resume from them. Call each function on all processes."""
+store unsharded weights and state in the original's files, so that any number of processes, and
+either package, can resume from them. Call each function on all processes."""
 
 from __future__ import annotations
 
@@ -46,14 +46,15 @@ def _file(
 ) -> Path:
     if plugin.state_dict_type.name != "FULL_STATE_DICT":
         raise NotImplementedError(
-            f"[FSDP] state_dict_type={plugin.state_dict_type.name} is not supported here. Use "
+            f"[FSDP] state_dict_type={plugin.state_dict_type.name} is not supported. Use "
             "FULL_STATE_DICT for one file, or save_state() for shards"
         )
     return Path(folder) / (f"{name}.bin" if index == 0 else f"{name}_{index}.bin")
 
 
 def _adapter_names(model: Any) -> dict[str, str]:
-    """The names of the active adapter's tensors in PEFT's files, and their names in the model."""
+    """Maps the names of the active adapter's tensors in PEFT's files to their names in the
+    model."""
     from peft import get_peft_model_state_dict
 
     names = list(model.state_dict())
@@ -105,7 +106,7 @@ def load_fsdp_model(
     of_run = context_of_run(accelerator)
     context = context_of_model(of_run, model)
     if context is None:
-        raise UsageError("[FSDP] The model was not prepared. Pass the one that prepare() returned")
+        raise UsageError("[FSDP] The model was not prepared. Pass the result of prepare()")
     registry = of_run.run.state
     own_name = registry.name_of(context)
     state = load(path, map_location="cpu", mmap=True)
@@ -127,7 +128,7 @@ def save_fsdp_optimizer(
     optimizer_index: int = 0,
     use_dcp: bool = True,
 ) -> None:
-    """Makes the main process write `optimizer.bin`: the state by parameter names."""
+    """Makes the main process write `optimizer.bin`, which contains the state by parameter name."""
     path = _file(fsdp_plugin, output_dir, OPTIMIZER_NAME, optimizer_index)
     context = context_of_run(accelerator)
     own_state = context.run.state.state_of(_name_of(context, optimizer))
@@ -179,16 +180,17 @@ def load_fsdp_optimizer(
 
 
 def _name_of(context: RunContext, optimizer: Any) -> str:
-    """The optimizer's name in the registry of the run, which numbers objects of a kind in order."""
+    """Returns the optimizer's name in the registry of the run, which numbers objects of the same
+    kind."""
     known = [name for name in context.run.state.names() if name.startswith("optimizer")]
     for name, prepared in zip(known, context.optimizers):
         if optimizer in (prepared, prepared.optimizer):
             return name
-    raise UsageError("[FSDP] The optimizer was not prepared. Pass the one that prepare() returned")
+    raise UsageError("[FSDP] The optimizer was not prepared. Pass the result of prepare()")
 
 
 def _names_in(saved: dict[str, Any]) -> list[list[str]]:
-    """Parameter names per group. A group may be empty."""
+    """Returns the parameter names per group. A group may be empty."""
     names: list[list[str]] = []
     while any(key.startswith(f"groups.{len(names)}.") for key in saved):
         prefix = f"groups.{len(names)}.parameters."

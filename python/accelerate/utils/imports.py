@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is available on this machine and in this environment: packages, devices, number formats.
+"""Checks what is available on this machine and in this environment: packages, devices and number
+formats.
 
-A package is available if it can be imported and its distribution is installed. A folder of the same
-name in the working directory is not enough.
+A package is available if it can be imported and its distribution is installed. A folder with the
+same name in the working directory is not enough.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def _is_installed_at(module: str, operation: str, version: str) -> bool:
 
 
 def _has_device(extension: str, backend: str, check_device: bool) -> bool:
-    """Whether a torch extension is installed and its `torch.<backend>` has a device. `check_device`
-    first queries the devices from the driver. If the query fails, there are none."""
+    """Whether a torch extension is installed and its `torch.<backend>` has a device. With
+    `check_device`, first queries the driver. If the query fails, there are no devices."""
     if not _can_import(extension):
         return False
     try:

@@ -16,8 +16,8 @@ def _filter_args(
     parser: argparse.ArgumentParser,
     default_args: list[str] = [],  # noqa: B006
 ) -> argparse.Namespace:
-    """The result of `parser` for `default_args`, with the values of `args` for names that it
-    has."""
+    """Returns the result of `parser` for `default_args`, with the values of `args` for all names
+    that `args` has."""
     known, _ = parser.parse_known_args(default_args)
     for name in vars(known):
         setattr(known, name, getattr(args, name, getattr(known, name)))
@@ -25,7 +25,8 @@ def _filter_args(
 
 
 def env_var_path_add(env_var_name: str, path_to_add: str | os.PathLike) -> str:
-    """The value of a path variable with one more folder at its end. Does not set the variable."""
+    """Returns the value of a path variable with a folder added at the end. Does not set the
+    variable."""
     folders = [folder for folder in os.environ.get(env_var_name, "").split(":") if folder]
     return ":".join([*folders, str(path_to_add)])
 
@@ -33,8 +34,8 @@ def env_var_path_add(env_var_name: str, path_to_add: str | os.PathLike) -> str:
 def prepare_simple_launcher_cmd_env(
     args: argparse.Namespace,
 ) -> tuple[list[str], dict[str, str]]:
-    """A command equivalent to `launch_command(args)`, and its environment. The command runs the
-    program `accelerate`, which starts the script."""
+    """Returns a command that is equivalent to `launch_command(args)`, and its environment. The
+    command runs the program `accelerate`, which starts the script."""
     _program.refuse_foreign(args)
     return _program.full_command(_program.command_line(args, "launch")), _program.environment()
 

@@ -31,8 +31,8 @@ def clear_device_cache(garbage_collection: bool = False) -> None:
 
 
 def release_memory(*objects: Any) -> list[None]:
-    """Returns one `None` per object, to be assigned to their names, which releases them: `model,
-    optimizer = release_memory(model, optimizer)`. Collects garbage and releases cached device
+    """Returns one `None` per object. Assign them to the variables to release the objects: `model,
+    optimizer = release_memory(model, optimizer)`. Also collects garbage and releases cached device
     memory.
     """
     released: list[None] = [None] * len(objects)
@@ -53,11 +53,12 @@ def find_executable_batch_size(
     starting_batch_size: int = 128,
     reduce_batch_size_fn: Callable[[], int] | None = None,
 ) -> Callable[..., Any]:
-    """A decorator for a function whose first parameter is the batch size. Callers omit it.
+    """A decorator for a function whose first parameter is the batch size. Callers omit this
+    argument.
 
-    If memory does not suffice, the function is called again with 0.9 times the size (rounded down),
-    or with the result of `reduce_batch_size_fn()`. At size 0, a RuntimeError is raised. Later calls
-    start with the size that worked. Other errors pass through.
+    If memory runs out, the function is called again with 0.9 times the size (rounded down), or with
+    the result of `reduce_batch_size_fn()`. If the size reaches 0, a RuntimeError is raised. Later
+    calls start with the size that worked. Other errors are passed on.
     """
     if function is None:
         return functools.partial(

@@ -44,7 +44,7 @@ def is_namedtuple(data: Any) -> bool:
 
 
 def honor_type(obj: Any, generator: Iterable) -> Any:
-    """The items of `generator` in a container of the type of `obj`."""
+    """Returns the items of `generator` in a container with the type of `obj`."""
     return _trees.like(obj, generator)
 
 
@@ -56,8 +56,8 @@ def recursively_apply(
     error_on_other_type: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """Applies `func` to each leaf that `test_type` accepts, in the same structure. Other leaves are
-    unchanged, or raise TypeError."""
+    """Applies `func` to each leaf that `test_type` accepts, and keeps the structure. Other leaves
+    are unchanged, or raise TypeError."""
 
     def apply(value: Any) -> Any:
         if isinstance(value, (list, tuple)):
@@ -83,8 +83,8 @@ def send_to_device(
     non_blocking: bool = False,
     skip_keys: str | list[str] | None = None,
 ) -> Any:
-    """The same structure with everything movable on `device`. Entries named in `skip_keys` are
-    unchanged."""
+    """Returns the same structure, with everything that can be moved on `device`. Entries named in
+    `skip_keys` are unchanged."""
     if isinstance(tensor, torch.Tensor):
         return tensor.to(device, non_blocking=non_blocking)
     if hasattr(tensor, "to"):
@@ -107,8 +107,8 @@ def send_to_device(
 
 
 def structure_of(tensor: Any, where: str) -> str:
-    """A string that processes compare. If the value is not supported, the other processes also
-    raise an error."""
+    """Returns a string that processes compare. If the value is not supported, the other processes
+    also raise an error."""
     try:
         return _trees.structure_of(tensor, where)
     except UsageError as error:
@@ -117,9 +117,9 @@ def structure_of(tensor: Any, where: str) -> str:
 
 
 def gather(tensor: Any) -> Any:
-    """Concatenates each tensor over all processes along its first dimension, in the order of
-    processes. First dimensions may differ, and a scalar is one row. On a single process, returns
-    the value."""
+    """Concatenates each tensor over all processes along its first dimension, in process order.
+    First dimensions may differ, and a scalar counts as one row. On a single process, returns the
+    value unchanged."""
     if _is_alone():
         return tensor
     structure = structure_of(tensor, "gather")
@@ -127,8 +127,8 @@ def gather(tensor: Any) -> Any:
 
 
 def gather_object(object: Any) -> Any:  # noqa: A002, the original's name
-    """The items of the lists of all processes in one list. On a single process, returns the
-    list."""
+    """Returns the items of the lists of all processes in one list. On a single process, returns the
+    list unchanged."""
     if _is_alone():
         return object
     try:
@@ -160,7 +160,7 @@ def broadcast(tensor: Any, from_process: int = 0) -> Any:
 
 
 def broadcast_object_list(object_list: list, from_process: int = 0) -> list:
-    """Replaces the items of the list by those of `from_process`, and returns the list."""
+    """Replaces the items of the list with those of `from_process`, and returns the list."""
     if not _is_alone():
         object_list[:] = pickle.loads(
             _group().broadcast_bytes(pickle.dumps(object_list), from_process)
@@ -169,8 +169,8 @@ def broadcast_object_list(object_list: list, from_process: int = 0) -> list:
 
 
 def reduce(tensor: Any, reduction: str = "mean", scale: float = 1.0) -> Any:
-    """The sum ("sum" or "none"), mean or maximum of each tensor over all processes, in new tensors.
-    `scale` is for TPUs, which this package does not support."""
+    """Returns the sum ("sum" or "none"), mean or maximum of each tensor over all processes, in new
+    tensors. `scale` is for TPUs, which this package does not support."""
     if scale != 1.0:
         _debug.warn(
             f"[reduce] scale={scale} has no effect, because it only applies to TPUs. Multiply the "
@@ -195,9 +195,8 @@ def reduce(tensor: Any, reduction: str = "mean", scale: float = 1.0) -> Any:
 def pad_across_processes(
     tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False
 ) -> Any:
-    """Pads each tensor along `dim` with `pad_index` to the longest length over all processes.
-    Tensors without that dimension are unchanged. Nested tensors are also unchanged, with a
-    warning."""
+    """Pads each tensor along `dim` with `pad_index` to the largest size on any process. Tensors
+    without that dimension are unchanged. Nested tensors are also unchanged, with a warning."""
     tensors = _trees.tensors_of(tensor)
     if any(t.is_nested for t in tensors):
         _debug.warn(
@@ -228,7 +227,7 @@ def slice_tensors(
     process_index: int | None = None,
     num_processes: int | None = None,
 ) -> Any:
-    """The same structure with `tensor_slice` of each tensor."""
+    """Returns the same structure with `tensor_slice` of each tensor."""
     return _trees.map_tensors(data, lambda tensor: tensor[tensor_slice])
 
 
@@ -249,14 +248,14 @@ def concatenate(data: Any, dim: int = 0) -> Any:
 
 
 def find_batch_size(data: Any) -> int:
-    """The size of the first dimension of the first tensor in `data`."""
+    """Returns the size of the first dimension of the first tensor in `data`."""
     for tensor in _trees.tensors_of(data):
         return tensor.shape[0]
-    raise ValueError("[find_batch_size] The data contains no tensor, so it has no batch size")
+    raise ValueError("[find_batch_size] The data contains no tensors, so it has no batch size")
 
 
 def ignorant_find_batch_size(data: Any) -> int | None:
-    """Like `find_batch_size`; None if no tensor has a first dimension."""
+    """Like `find_batch_size`, but returns None if no tensor has a first dimension."""
     try:
         return find_batch_size(data)
     except (ValueError, TypeError, IndexError):
@@ -264,14 +263,14 @@ def ignorant_find_batch_size(data: Any) -> int | None:
 
 
 def find_device(data: Any) -> torch.device | None:
-    """The device of the first tensor in `data`; None if there is none."""
+    """Returns the device of the first tensor in `data`, or None if there is no tensor."""
     for tensor in _trees.tensors_of(data):
         return tensor.device
     return None
 
 
 def listify(data: Any) -> Any:
-    """The same structure with lists of numbers in place of tensors."""
+    """Returns the same structure with lists of numbers instead of tensors."""
 
     def to_list(tensor: torch.Tensor) -> Any:
         tensor = tensor.detach().cpu()
@@ -282,7 +281,7 @@ def listify(data: Any) -> Any:
 
 
 def convert_to_fp32(tensor: Any) -> Any:
-    """The same structure with half-precision tensors converted to fp32."""
+    """Returns the same structure with half-precision tensors converted to fp32."""
     half = (torch.float16, torch.bfloat16)
     return _trees.map_tensors(tensor, lambda t: t.float() if t.dtype in half else t)
 
@@ -299,13 +298,13 @@ class ConvertOutputsToFp32:
 
     def __getstate__(self) -> Any:
         raise pickle.PicklingError(
-            "Cannot pickle a prepared model with automatic mixed precision, please unwrap the model "
-            "with `Accelerator.unwrap_model(model)` before pickling it."
+            "Cannot pickle a prepared model with automatic mixed precision. Please unwrap the "
+            "model with `Accelerator.unwrap_model(model)` before pickling it."
         )
 
 
 def convert_outputs_to_fp32(model_forward: Callable) -> Callable:
-    """The function, with half-precision outputs converted to fp32."""
+    """Returns the function with half-precision outputs converted to fp32."""
     converted = ConvertOutputsToFp32(model_forward)
 
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -339,17 +338,17 @@ def is_tensor_information(tensor_info: Any) -> bool:
 
 
 def get_data_structure(data: Any) -> Any:
-    """The same structure with a `TensorInformation` in place of each tensor."""
+    """Returns the same structure with a `TensorInformation` instead of each tensor."""
     return _trees.map_tensors(data, lambda tensor: TensorInformation(tensor.shape, tensor.dtype))
 
 
 def get_shape(data: Any) -> Any:
-    """The same structure with the shape of each tensor, as a list."""
+    """Returns the same structure with the shape of each tensor, as a list."""
     return _trees.map_tensors(data, lambda tensor: list(tensor.shape))
 
 
 def initialize_tensors(data_structure: Any) -> Any:
-    """The same structure with an empty tensor in place of each `TensorInformation`."""
+    """Returns the same structure with an empty tensor instead of each `TensorInformation`."""
 
     def empty(info: TensorInformation) -> torch.Tensor:
         return torch.empty(*info.shape, dtype=info.dtype)
@@ -389,7 +388,7 @@ def chained_operation(function: Callable) -> Callable:
 def GatheredParameters(  # noqa: N802, the original's name
     params: Any, modifier_rank: int | None = None, fwd_module: Any = None, enabled: bool = True
 ) -> AbstractContextManager[None]:
-    """Does nothing, because parameters are whole if DeepSpeed does not shard them."""
+    """Does nothing, because DeepSpeed does not shard the parameters."""
     return nullcontext()
 
 

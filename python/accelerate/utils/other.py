@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the user's module inside wrappers and compiles its blocks. Writes files on one process for
-all. Also has small helpers."""
+"""Functions that find the user's module inside wrappers, compile its blocks, and write files on one
+process. Also contains small helper functions."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def extract_model_from_parallel(
     keep_torch_compile: bool = True,
     recursive: bool = False,
 ) -> torch.nn.Module:
-    """The user's module inside a prepared module, or inside `DistributedDataParallel` and
-    `DataParallel`, in any nesting.
+    """Returns the user's module inside a prepared module, or inside any nesting of
+    `DistributedDataParallel` and `DataParallel`.
 
-    A compiled module remains compiled around the module found, unless `keep_torch_compile` is
-    False. Unless `keep_fp32_wrapper`, the module computes in the precision of its weights again.
+    If the module was compiled, the result is also compiled, unless `keep_torch_compile` is False.
+    Unless `keep_fp32_wrapper` is set, the module computes in the precision of its weights again.
     `recursive` also unwraps the children, in place.
     """
     model = prepared_module.unwrap(model)
@@ -77,7 +77,8 @@ def _unwrap(model: torch.nn.Module, keep_torch_compile: bool) -> torch.nn.Module
 
 
 def clean_state_dict_for_safetensors(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """The tensors for a safetensors file: each tensor once, under its first name, contiguous."""
+    """Returns the tensors for a safetensors file. They are contiguous, and each tensor appears
+    once, under its first name."""
     tensors, _ = _files.without_aliases(state_dict)
     return {
         name: value.contiguous() if isinstance(value, torch.Tensor) else value
@@ -89,9 +90,9 @@ def save(
     obj: Any, f: Any, save_on_each_node: bool = False, safe_serialization: bool = False
 ) -> None:
     """Writes the object on the main process, or with `save_on_each_node` on the first process of
-    each machine. Other processes do not wait. Uses `torch.save`, or with `safe_serialization` a
-    safetensors file for a dictionary of tensors. `f` is a path, which is written atomically. For
-    pickles, it can also be an object with `write`."""
+    each machine. Other processes do not wait. Uses `torch.save`, or with `safe_serialization`
+    writes a dictionary of tensors to a safetensors file. `f` is a path, which is written
+    atomically. For pickles, it can also be an object with `write`."""
     state = PartialState()
     is_writer = state.is_local_main_process if save_on_each_node else state.is_main_process
     if not is_writer or RECORDER is not None:
@@ -119,7 +120,8 @@ def load(f: Any, map_location: Any = None, **kwargs: Any) -> Any:
 
 
 def _safe_globals() -> list[Any]:
-    """Classes that the states of generators need, because these states contain arrays."""
+    """Returns the classes that are needed to load the states of generators, which contain
+    arrays."""
     try:
         import numpy
     except ImportError:
@@ -138,7 +140,7 @@ def _safe_globals() -> list[Any]:
 
 
 def is_repeated_blocks(module: torch.nn.Module) -> bool:
-    """Whether it is a list of modules of one class."""
+    """Whether the module is a list of modules of the same class."""
     if not isinstance(module, torch.nn.ModuleList) or len(module) == 0:
         return False
     return all(isinstance(block, module[0].__class__) for block in module)
@@ -180,12 +182,12 @@ def wait_for_everyone() -> None:
 
 
 def recursive_getattr(obj: Any, attr: str) -> Any:
-    """The attribute with a dotted name."""
+    """Returns the attribute with a dotted name."""
     return functools.reduce(getattr, attr.split("."), obj)
 
 
 def merge_dicts(source: dict, destination: dict) -> dict:
-    """`destination` with the entries of `source`, merged recursively."""
+    """Returns `destination` with the entries of `source`, merged recursively."""
     for key, value in source.items():
         if isinstance(value, dict):
             merge_dicts(value, destination.setdefault(key, {}))
@@ -195,7 +197,7 @@ def merge_dicts(source: dict, destination: dict) -> dict:
 
 
 def get_pretty_name(obj: Any) -> str:
-    """The name of a function or class, or of the class of an object."""
+    """Returns the name of a function or class, or of the class of an object."""
     for named in (obj, type(obj)):
         for name in ("__qualname__", "__name__"):
             if hasattr(named, name):
@@ -204,8 +206,8 @@ def get_pretty_name(obj: Any) -> str:
 
 
 def get_module_children_bottom_up(model: torch.nn.Module, return_fqns: bool = False) -> list:
-    """All modules, children before their parents, and the model last. With `return_fqns`, returns
-    pairs with their names."""
+    """Returns all modules, with children before their parents and the model last. With
+    `return_fqns`, returns pairs of names and modules."""
     stack, ordered = [("", model)], []
     while stack:
         prefix, module = stack.pop()
@@ -224,7 +226,8 @@ def model_has_dtensor(model: torch.nn.Module) -> bool:
 
 
 def get_model_tp_size(model: torch.nn.Module) -> int | None:
-    """The number of devices over which transformers has sharded its layers; None if it has not."""
+    """Returns the number of devices over which transformers has sharded the layers of the model, or
+    None if they are not sharded."""
     size = getattr(model, "tp_size", None)
     config = getattr(getattr(model, "config", None), "distributed_config", None)
     if size is not None:
@@ -239,14 +242,14 @@ def is_port_in_use(port: int | None = None) -> bool:
 
 
 def get_free_port() -> int:
-    """A port of this machine that is currently free."""
+    """Returns a port of this machine that is currently free."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind(("", 0))
         return probe.getsockname()[1]
 
 
 def convert_bytes(size: float) -> str:
-    """The size in the largest unit in which it is at least 1."""
+    """Returns the size in the largest unit in which it is at least 1."""
     for unit in ("bytes", "KB", "MB", "GB", "TB"):
         if size < 1024.0:
             return f"{round(size, 2)} {unit}"
@@ -255,14 +258,14 @@ def convert_bytes(size: float) -> str:
 
 
 def check_os_kernel() -> None:
-    """Warns on Linux before 5.5, where processes may hang."""
+    """Warns if the Linux kernel is older than 5.5, because processes may then hang."""
     info = platform.uname()
     numbers = re.match(r"(\d+)\.(\d+)", info.release)
     if info.system == "Linux" and numbers and tuple(map(int, numbers.groups())) < (5, 5):
         warnings.warn(
             f"Detected kernel version {info.release}, which is below the recommended minimum of "
-            "5.5.0; this can cause the process to hang. It is recommended to upgrade the kernel "
-            "to the minimum version or higher.",
+            "5.5.0. This can cause the process to hang. Upgrade the kernel to the minimum version "
+            "or higher.",
             stacklevel=2,
         )
 

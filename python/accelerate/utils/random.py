@@ -47,7 +47,7 @@ def set_seed(seed: int, device_specific: bool = False, deterministic: bool = Fal
 
 
 def _functions_of(kind: RNGType, generator: torch.Generator | None) -> tuple[Callable, Callable]:
-    """Functions that return and set the state of this process's generator."""
+    """Returns functions that get and set the state of this process's generator."""
     if kind == RNGType.TORCH:
         return torch.get_rng_state, torch.set_rng_state
     if kind == RNGType.GENERATOR:

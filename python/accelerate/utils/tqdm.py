@@ -9,8 +9,8 @@ from accelerate._placeholders import placeholders_for
 
 
 def tqdm(*args: Any, main_process_only: bool = True, **kwargs: Any) -> Any:
-    """`tqdm.auto.tqdm(*args, **kwargs)`, disabled except on each machine's first process, unless
-    `main_process_only` is False.
+    """Like `tqdm.auto.tqdm(*args, **kwargs)`, but shown only on the first process of each machine,
+    unless `main_process_only` is False.
     """
     if args and isinstance(args[0], bool):
         raise ValueError(

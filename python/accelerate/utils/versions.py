@@ -16,7 +16,7 @@ torch_version = parse(importlib.metadata.version("torch"))
 def compare_versions(
     library_or_version: str | Version, operation: str, requirement_version: str
 ) -> bool:
-    """Compares a version, or the version of the installed library of this name, with
+    """Compares a version, or the version of the installed library with this name, with
     `requirement_version`. `operation` is `"<"`, `">="`, ...
     """
     if operation not in STR_OPERATION_TO_FUNC:

@@ -20,8 +20,9 @@ struct ACCELERATE_INTERNAL SliceRecord {
 
   nlohmann::json to_json() const;
   /// `num_values` is the number of elements in the file. Throws `UsageError` if
-  /// the pieces are not inside the tensor or have another number of elements,
-  /// and nlohmann's exceptions if the value has another structure.
+  /// the pieces are not inside the tensor or have a different number of
+  /// elements, and nlohmann's exceptions if the value has a different
+  /// structure.
   static SliceRecord parse(
       const nlohmann::json& value,
       std::int64_t num_values);

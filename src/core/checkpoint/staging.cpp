@@ -155,7 +155,7 @@ FolderLock lock(const fs::path& folder, const fs::path& target) {
   refuse_second_job(folder, target);
 }
 
-/// Like `lock`, for the folder of another save: also throws if its job may
+/// Like `lock`, but for the folder of another save. Also throws if its job may
 /// still write.
 FolderLock lock_abandoned(
     const fs::path& folder,

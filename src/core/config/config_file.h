@@ -32,7 +32,7 @@ struct ConfigFile {
 ACCELERATE_INTERNAL ConfigFile
 read_config_file(const std::filesystem::path& path);
 
-/// Like `read_config_file`, for text in memory; `path` is only used in
+/// Like `read_config_file`, but for text in memory. `path` is only used in
 /// messages.
 ACCELERATE_INTERNAL ConfigFile
 parse_config(std::string_view text, const std::filesystem::path& path);

@@ -324,7 +324,7 @@ std::vector<Field> machine_fields() {
       {.name = "hosts",
        .member = &LaunchConfig::hosts,
        .group = kMachines,
-       .help = "Start the job on these hosts over ssh, machine 0 first",
+       .help = "Start the job on these hosts over ssh; list machine 0 first",
        .value_name = "HOSTS",
        .check = check_hosts,
        .yaml_key = "hosts",
@@ -332,8 +332,8 @@ std::vector<Field> machine_fields() {
       {.name = "hostfile",
        .member = &LaunchConfig::hostfile,
        .group = kMachines,
-       .help = "Like --hosts, with one host per line in a file (`name "
-               "slots=N`)",
+       .help = "Like --hosts, but read from a file with one host per line "
+               "(`name slots=N`)",
        .value_name = "FILE",
        .yaml_key = "hostfile",
        .variable = variables::kHostfile},
@@ -749,9 +749,10 @@ std::vector<Field> deepspeed_fields() {
       {.name = "use_deepspeed",
        .member = &LaunchConfig::use_deepspeed,
        .group = kDeepSpeed,
-       .help = "Shard the models of a Python program as a DeepSpeed "
-               "configuration describes (docs/guide_sharding.md; "
-               "`distributed_type: DEEPSPEED` in the file)",
+       .help =
+           "Shard the models of a Python program as specified by a DeepSpeed "
+           "configuration (docs/guide_sharding.md; "
+           "`distributed_type: DEEPSPEED` in the file)",
        .variable = variables::kUseDeepSpeed,
        .workers = WorkerRule::kWhereDecided,
        .question = "Shard the model with a DeepSpeed configuration (ZeRO)?"},
@@ -879,9 +880,8 @@ std::vector<Field> compilation_fields() {
       {.name = "dynamo_backend",
        .member = &LaunchConfig::dynamo_backend,
        .group = kCompilation,
-       .help = "Compile the models of a Python program with this backend of "
-               "torch.compile (inductor, eager, aot_eager, cudagraphs, ..., "
-               "or no)",
+       .help = "Compile the models of a Python program with this torch.compile "
+               "backend (inductor, eager, aot_eager, cudagraphs, ... or no)",
        .value_name = "NAME",
        .check = check_compiler,
        .unset_word = "auto",

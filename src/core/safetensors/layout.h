@@ -28,7 +28,7 @@ struct FileLayout {
   std::string head;
   /// The position of each given tensor.
   std::vector<Extent> extents;
-  /// Indices of the given tensors, in the order of their bytes.
+  /// Indices of the given tensors, in storage order.
   std::vector<std::size_t> order;
   std::uint64_t total_bytes = 0;
 };

@@ -134,8 +134,8 @@ std::string bash_script(const std::vector<CommandInfo>& commands) {
     std::string valued;
     for (const OptionInfo& option : command.options) {
       options += "--" + option.name + " ";
-      // The script replaces every dash by an underscore, so that both spellings
-      // are equal.
+      // The script replaces every dash with an underscore, so that both
+      // spellings are equal.
       valued += option.takes_value ? "__" + option.name + " " : "";
       const std::string label = "      __" + option.name + ") ";
       if (!option.choices.empty() && choices.find(label) == std::string::npos) {

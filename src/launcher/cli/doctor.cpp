@@ -91,8 +91,8 @@ void add_doctor_command(CLI::App& app, int& exit_code) {
     if (*job > 0) {
       if (kill(*job, 0) != 0 && errno == ESRCH) {
         std::cerr << "[doctor] No process " << *job
-                  << " on this machine. The process has exited, or it runs on "
-                     "another machine\n";
+                  << " on this machine. The process has exited or is running "
+                     "on another machine\n";
         exit_code = kExitFailure;
       } else if (!print_ranks(*job)) {
         std::cerr << "[doctor] No accelerate processes found under PID " << *job

@@ -132,7 +132,7 @@ void print_config(const ConfigLayer& flags) {
 
 void add_env_command(CLI::App& app, int& /*exit_code*/) {
   CLI::App* command = app.add_subcommand(
-      "env", "Print versions and hardware, for a bug report");
+      "env", "Print version and hardware information for bug reports");
   command->group(kInspectCommands);
   const auto flags = std::make_shared<ConfigLayer>();
   command

@@ -87,7 +87,8 @@ struct Report {
 };
 constexpr Report kReports[] = {
     {"", 0},
-    {"The processes do not compute what one process computes:", kExitFailure},
+    {"The processes compute different results than a single process:",
+     kExitFailure},
     {"The steps could not be compared:", kExitNotComparable}};
 
 /// `head` replaces that of the outcome. Returns the exit code.
@@ -142,8 +143,8 @@ int verify_program(
       resolve_launch_config(flags, variables_of_new_job(system_env)).values;
   if (config.num_processes == 1) {
     throw ConfigError(
-        "[verify] --num_processes is 1, but one process has nothing to compare "
-        "with; pass --num_processes 2 or more");
+        "[verify] --num_processes is 1, but a single process has nothing to "
+        "compare with; pass --num_processes 2 or more");
   }
   if (config.num_machines.most > 1) {
     throw ConfigError(str_cat(
@@ -228,7 +229,8 @@ int verify_program(
 
 void add_verify_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
-      "verify", "Check that several processes compute what one computes");
+      "verify",
+      "Check that several processes compute the same as a single process");
   command->group(kTrainCommands);
   const auto flags = add_launch_flags(*command);
   const auto num_steps = std::make_shared<int>(5);

@@ -95,7 +95,7 @@ void load_weights(
         path.string(),
         "' does not fit the module: ",
         mismatches.text(),
-        ". Was it saved from another model?"));
+        ". Was it saved from a different model?"));
   }
   const at::NoGradGuard no_grad;
   for (const auto& [target, file, view] : weights) {

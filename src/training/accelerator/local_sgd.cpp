@@ -25,8 +25,8 @@ LocalSGD::LocalSGD(
       num_exceptions_(std::uncaught_exceptions()) {
   if (auto* recorder = StepRecorder::get()) {
     recorder->note_obstacle(
-        "LocalSGD lets each process train on its own between averages, so its "
-        "steps differ from those of one process on purpose",
+        "Between averages, LocalSGD lets each process train by itself, so its "
+        "steps intentionally differ from those of a single process",
         /*only_excuses=*/false);
   }
   if (local_sgd_steps < 1) {

@@ -42,8 +42,9 @@ std::pair<at::Tensor, at::Tensor> counted_classes(
         predictions.scalar_type(),
         " and shape ",
         predictions.sizes(),
-        ". Pass integers (classes) or the scores of several classes in dim 1; "
-        "for a single score, pass score > 0.5"));
+        ". Pass integer class indices, or scores with a class dimension "
+        "(dim 1). For binary classification with a single score, pass "
+        "score > 0.5"));
   }
   const auto counts = labels.ne(ignored_label);
   return {classes.masked_select(counts), labels.masked_select(counts)};

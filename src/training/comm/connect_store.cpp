@@ -89,7 +89,7 @@ StorePtr reach_store(
   }
 }
 
-/// Like `reach_store`, for a store that another program hosts. c10d waits
+/// Like `reach_store`, but for a store that another program hosts. c10d waits
 /// without limit for the first answer of a listening program. In this case, the
 /// thread is abandoned.
 StorePtr reach_foreign_store(

@@ -70,8 +70,8 @@ class ProcessGroup::Impl {
   bool hosts_communicate() const { return !substitute_; }
   /// See `BackendEntry`. Applies to the backend of that device.
   bool sums_after_exchange(c10::DeviceType device) const;
-  /// Like `start`, for `work` that communicates by itself, e.g. autograd with
-  /// DDP. Unrelated exceptions pass through.
+  /// Like `start`, but for `work` that communicates by itself, such as autograd
+  /// with DDP. Unrelated exceptions are passed on.
   void guard(
       const char* operation,
       const std::function<void()>& work,

@@ -13,14 +13,14 @@ namespace accelerate {
 
 /// Distributes the batches of an epoch in rounds. A round has one batch per
 /// rank, or one batch that is split into equal shares. A round whose samples
-/// are not divisible is shortened (`drop_last`) or filled up with the first
+/// are not divisible is shortened (`drop_last`) or completed with the first
 /// samples of the first round.
 ///
 /// Used by one thread, for one epoch.
 class ACCELERATE_INTERNAL BatchDealer {
  public:
   /// `num_samples` rows, starting at row `first` of the round's concatenated
-  /// samples and the repeats that fill it up. The first `num_real` of these
+  /// samples and the repeats that complete it. The first `num_real` of these
   /// rows are not repeats.
   struct Slice {
     int64_t first = 0;
@@ -30,13 +30,13 @@ class ACCELERATE_INTERNAL BatchDealer {
   struct Turn {
     /// The number of samples that were read.
     int64_t num_samples = 0;
-    /// Samples of the first round (possibly this one) that fill this one up.
+    /// Samples of the first round (possibly this one) that complete this one.
     std::vector<int64_t> repeated;
     /// One slice per rank. All have the same length.
     std::vector<Slice> slices;
     /// Whether rank r gets exactly batch r of the round.
     bool is_even = false;
-    /// Whether to keep the batches of this round, because they may fill up
+    /// Whether to keep the batches of this round, because they may complete
     /// later rounds.
     bool is_kept = false;
   };

@@ -104,8 +104,8 @@ int64_t Rounds::last(int64_t index, int64_t num_units) const {
 }
 
 int64_t Rounds::unit(int64_t position, int64_t num_units) const {
-  // The original fills up only from the batches of its first round, and starts
-  // again from the beginning if the epoch is shorter.
+  // The original repeats only batches of its first round, and starts again from
+  // the beginning if the epoch is shorter.
   return position < num_units
              ? position
              : (position - num_units) % std::min(round_size(), num_units);

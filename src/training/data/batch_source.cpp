@@ -46,14 +46,15 @@ std::unique_ptr<ElementStream> BatchSource::open(
     int64_t /*epoch*/,
     int64_t /*index*/,
     int64_t /*count*/) const {
-  throw UsageError("[DataLoader] A map dataset cannot be read as a stream");
+  throw UsageError(
+      "[DataLoader] A map-style dataset cannot be read as a stream");
 }
 
 Any BatchSource::collate(
     const std::vector<Any>& /*elements*/,
     std::span<const int64_t> /*positions*/) const {
   throw UsageError(
-      "[DataLoader] A map dataset collates batches when it reads them");
+      "[DataLoader] A map-style dataset collates batches when it reads them");
 }
 
 void throw_data_error(const char* doing, std::span<const int64_t> samples) {

@@ -87,7 +87,7 @@ class RoundMaker {
   virtual Round make(int64_t index) = 0;
 };
 
-/// Makes rounds of a map data set for `ranks`.
+/// Makes rounds of a map-style dataset for `ranks`.
 std::shared_ptr<RoundMaker> make_map_rounds(
     const EpochPlan& plan,
     const std::vector<int>& ranks);

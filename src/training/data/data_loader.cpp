@@ -76,7 +76,7 @@ struct AnyDataLoader::State final : Stateful {
   DataLoaderOptions options;
   detail::LoaderContext context;
   uint64_t seed = 0;
-  /// The size of the data set; that of rank 0's if rank 0 reads.
+  /// The size of the dataset; that of rank 0's if rank 0 reads.
   int64_t num_samples = 0;
   bool is_prepared = false;
   std::shared_ptr<detail::WorkerPool> pool =

@@ -124,7 +124,7 @@ class AgreedStream final : public BatchStream {
  private:
   enum Status : int64_t { kNone, kBatch, kFailed };
 
-  /// Skips batches. Filling up still uses the first batch.
+  /// Skips batches. Repeats still come from the first batch.
   void skip(int64_t num_batches) {
     for (int64_t i = 0; i < num_batches; ++i) {
       const auto item = inner_->next();
@@ -243,8 +243,8 @@ std::unique_ptr<BatchStream> make_local_stream(
     if (auto* recorder = StepRecorder::get()) {
       recorder->note_obstacle(
           "Each process reads its own part of an iterable source "
-          "(IterableSharding::kSource), so one process has other batches. Use "
-          "kElement to compare",
+          "(IterableSharding::kSource), so a single process has different "
+          "batches. Use kElement to compare",
           /*only_excuses=*/false);
     }
     return make_slice_stream(plan, pool, finish);

@@ -239,7 +239,7 @@ class StreamRounds final : public RoundMaker {
   bool is_merged_;
   /// The elements of the current round; null if no rank needs them.
   std::vector<Any> elements_;
-  /// The elements at the start of the epoch, which fill up its end.
+  /// The elements at the start of the epoch, which complete its last round.
   std::vector<Any> kept_;
 };
 

@@ -73,8 +73,8 @@ at::Tensor embedding(
         ", ids ",
         c10::toString(ids.scalar_type()),
         padding ? str_cat(" and padding ", *padding) : "",
-        ". Pass a floating-point table of shape [rows, channels], int64 or "
-        "int32 ids and, as padding, the index of a row"));
+        ". Pass a floating-point table of shape [rows, channels], int32 or "
+        "int64 ids, and the index of a row as padding"));
   }
   return Embedding::apply(weight, ids, padding.value_or(-1));
 }

@@ -94,7 +94,7 @@ void check_names(
           name,
           "' of group ",
           group,
-          " is not in the saved group. Was it saved from another model?"));
+          " is not in the saved group. Was it saved with a different model?"));
     }
   }
   if (!saved.empty()) {
@@ -103,7 +103,7 @@ void check_names(
         group,
         " has a parameter '",
         *saved.begin(),
-        "' that the optimizer does not have. Was it saved from another "
+        "' that the optimizer does not have. Was it saved with a different "
         "model?"));
   }
 }

@@ -433,7 +433,7 @@ StateDict OptimizerStep::of_this_rank(const StateDict& saved) const {
           at::IntArrayRef(slice->whole),
           ", but this rank trains ",
           entry.trained.numel(),
-          " other elements of a tensor of shape ",
+          " different elements of a tensor of shape ",
           at::IntArrayRef(entry.sizes),
           ". Load the state with the number of ranks that saved it"));
     }

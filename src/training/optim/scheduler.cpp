@@ -199,9 +199,9 @@ void Scheduler::State::check_state_dict(const StateDict& state) const {
   const size_t num_groups = base_lrs.size();
   if (kind != (is_named ? rule->name() : rule->torch_class())) {
     throw UsageError(str_cat(
-        "[load_state_dict] The saved state belongs to the schedule ",
+        "[load_state_dict] The saved state is of type ",
         kind,
-        ", but this one is ",
+        ", but this schedule is of type ",
         rule->name(),
         ". Create the same schedule before loading"));
   }

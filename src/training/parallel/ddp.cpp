@@ -278,7 +278,7 @@ class DdpLayer final : public ForwardLayer,
       throw UsageError(
           "[trigger_sync_in_backward] This call does not work inside "
           "join_uneven_inputs, because ranks that are out of batches cannot "
-          "take part. Run the forward outside no_sync instead");
+          "take part. Run the forward pass outside no_sync instead");
     }
     reducer_->prepare_for_forward();
     reducer_->prepare_for_backward({});

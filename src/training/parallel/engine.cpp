@@ -319,12 +319,13 @@ void ParallelEngine::refuse_load(
       got,
       ". This rank needs a tensor of shape ",
       at::IntArrayRef(entry.whole),
-      entry.pieces ? str_cat(
-                         ", or its shard of ",
-                         entry.trained.numel(),
-                         " elements. Was it saved from another model, or with "
-                         "different shard units?")
-                   : ". Was it saved from another model?"));
+      entry.pieces
+          ? str_cat(
+                ", or its shard of ",
+                entry.trained.numel(),
+                " elements. Was it saved with a different model or with "
+                "different shard units?")
+          : ". Was it saved with a different model?"));
 }
 
 void ParallelEngine::load_slice(
@@ -334,7 +335,7 @@ void ParallelEngine::load_slice(
     refuse_load(
         entry,
         str_cat(
-            "other ",
+            "a different shard with ",
             slice.values.numel(),
             " elements of a tensor of shape ",
             at::IntArrayRef(slice.whole)));

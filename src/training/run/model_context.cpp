@@ -164,7 +164,7 @@ std::vector<ModelContext::Matched> ModelContext::match(
         type,
         ": ",
         mismatches.text(),
-        ". Was it saved from another model?"));
+        ". Was it saved with a different model?"));
   }
   return matched;
 }

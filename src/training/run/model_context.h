@@ -53,10 +53,10 @@ struct ACCELERATE_INTERNAL ModelContext : Stateful, SliceHolder {
   /// place.
   std::unordered_map<const c10::TensorImpl*, size_t> index_of;
 
-  /// Called before a forward. Throws `UsageError` if gradients would be
+  /// Called before a forward pass. Throws `UsageError` if gradients would be
   /// synchronised inside a join that does not include this model.
   void check_join() const;
-  /// Records a tensor passed to a forward.
+  /// Records a tensor that was passed to a forward pass.
   void note_input(const at::Tensor& input) const;
   /// Called when the model's buffers were replaced by other tensors.
   void set_buffers(
@@ -64,7 +64,7 @@ struct ACCELERATE_INTERNAL ModelContext : Stateful, SliceHolder {
       std::vector<at::Tensor> buffers);
   /// Throws `UsageError` naming the first parameter that was added, removed or
   /// changed since the model was prepared. Uses the current buffers from then
-  /// on, because a forward may have filled, replaced or removed one.
+  /// on, because a forward pass may have filled, replaced or removed one.
   void prepare_again(ParameterSet now);
 
   StateDict state_dict() const override;

@@ -213,9 +213,9 @@ void VerifiedSteps::check_leaves(const at::Tensor& loss) {
       recorder_.note_problem(str_cat(
           "A tensor of shape ",
           tensor.sizes(),
-          " is trained, but belongs to no prepared model, so its gradient is "
-          "not synchronised. Add it to the model, such as LoRA adapters, "
-          "before prepare()"));
+          " is trained, but does not belong to any prepared model, so its "
+          "gradient is not synchronised. Add it (for example LoRA adapters) to "
+          "the model before prepare()"));
     }
   }
   for (const auto& leaf : leaves_of(loss)) {

@@ -86,7 +86,7 @@ const T& StateDict::get(const std::string& name) const {
     throw UsageError(str_cat(
         "[load_state_dict] '",
         name,
-        "' is missing. Was the state saved from another type of object?"));
+        "' is missing. Was the state saved from a different type of object?"));
   }
   if (const T* value = std::get_if<T>(&found->second)) {
     return *value;
@@ -98,7 +98,7 @@ const T& StateDict::get(const std::string& name) const {
       type_name(found->second),
       " instead of ",
       type_name(StateValue(T())),
-      ". Was the state saved from another type of object?"));
+      ". Was the state saved from a different type of object?"));
 }
 template const bool& StateDict::get(const std::string&) const;
 template const int64_t& StateDict::get(const std::string&) const;

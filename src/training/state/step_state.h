@@ -18,7 +18,7 @@ struct BatchFacts {
   /// Whether this is the last batch of the epoch.
   bool is_last = false;
   /// The number of samples in this rank's batch, and how many of them are real.
-  /// The others are repeats that fill the batch up.
+  /// The others are repeats that complete the batch.
   int64_t num_samples = 0;
   int64_t num_real = 0;
   /// The size of a full batch in this loop; 0 if batch sizes vary.

@@ -20,7 +20,7 @@ from accelerate.commands.config.update import update_command_parser
 
 
 def get_config_parser(subparsers: Any = None) -> argparse.ArgumentParser:
-    """`accelerate config` with `default` and `update`."""
+    """Returns a parser for `accelerate config` with `default` and `update`."""
     parser = config_command_parser(subparsers)
     subcommands = parser.add_subparsers(title="subcommands", dest="subcommand")
     default_command_parser(subcommands, parents=[])

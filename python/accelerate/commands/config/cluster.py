@@ -9,7 +9,7 @@ from accelerate.commands.config.config_args import BaseConfig
 
 
 def get_cluster_input() -> BaseConfig:
-    """Like `get_user_input`: this package configures clusters only."""
+    """The same as `get_user_input`, because this package configures only clusters."""
     return get_user_input()
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configuration files as objects. The program's own code reads and writes them. It accepts the
-files of every version of the original, and has further keys."""
+files of every version of the original, and has additional keys."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ _Config = TypeVar("_Config", bound="BaseConfig")
 
 
 def load_config_from_file(config_file: str | None) -> BaseConfig:
-    """The settings of a YAML or JSON file; None means the default file. Raises FileNotFoundError if
-    it does not exist, ValueError if its content is invalid."""
+    """Returns the settings of a YAML or JSON file. None means the default file. Raises
+    FileNotFoundError if it does not exist, and ValueError if its content is invalid."""
     path = default_config_file if config_file is None else os.fspath(config_file)
     if not os.path.isfile(path):
         raise FileNotFoundError(
@@ -75,8 +75,8 @@ def _plain(value: Any) -> Any:
 
 @dataclass
 class BaseConfig:
-    """Base of all configurations. Keys that only this package has, e.g. `max_restarts`, also become
-    attributes."""
+    """The base class of all configurations. Keys that only this package has, such as
+    `max_restarts`, also become attributes."""
 
     compute_environment: ComputeEnvironment
     distributed_type: DistributedType | SageMakerDistributedType
@@ -151,7 +151,7 @@ class BaseConfig:
 
 @dataclass
 class ClusterConfig(BaseConfig):
-    """A configuration of `accelerate launch`; -1 processes means one per device."""
+    """A configuration of `accelerate launch`. -1 processes means one per device."""
 
     num_processes: int = -1
     machine_rank: int = 0

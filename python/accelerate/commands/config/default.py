@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`accelerate config default`: a file for this machine, without questions."""
+"""`accelerate config default`: writes a file for this machine without asking questions."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ description = "Write a default configuration for this machine without asking que
 def write_basic_config(
     mixed_precision: str = "no", save_location: str | os.PathLike[str] = default_json_config_file
 ) -> Path | Literal[False]:
-    """Writes settings for this machine: its GPUs, or its CPU. Returns the path. Returns False if
-    the file already exists, and does not change it."""
+    """Writes settings for this machine, with its GPUs or its CPU, and returns the path. If the file
+    already exists, returns False and does not change it."""
     path = Path(save_location)
     if path.exists():
         print(
-            f"Configuration already exists at {save_location}, will not override. Run `accelerate "
-            "config` manually or pass a different `save_location`."
+            f"A configuration already exists at {save_location} and is not overwritten. Run "
+            "`accelerate config` manually or pass a different `save_location`."
         )
         return False
     precision = str(mixed_precision).lower()

@@ -43,7 +43,7 @@ for name, value, words in [
     refused(lambda: Plugin(**{name: value}), words)
 refused(
     lambda: Plugin(fsdp_version=2, reshard_after_forward="maybe"),
-    "[FSDP] reshard_after_forward set to maybe",
+    "[FSDP] reshard_after_forward is set to maybe",
 )
 assert Plugin(activation_checkpointing="false").activation_checkpointing is False
 for name, words in [

@@ -64,7 +64,7 @@ std::string RollCall::reason_to_refuse(const HelloMessage& hello) const {
         "it runs accelerate ",
         hello.version,
         ", but machine 0 runs ",
-        shows_values_ ? own.version : "another version",
+        shows_values_ ? own.version : "a different version",
         "; install the same version on every machine");
   }
   if (std::string difference = first_difference(hello); !difference.empty()) {
@@ -116,7 +116,7 @@ std::string RollCall::first_difference(const HelloMessage& hello) const {
           "=",
           found == hello.agreement.end() ? "nothing" : found->second,
           ", but machine 0 has ",
-          shows_values_ ? name + "=" + value : "another value",
+          shows_values_ ? name + "=" + value : "a different value",
           "; use the same configuration on every machine");
     }
   }

@@ -49,7 +49,8 @@ ACCELERATE_INTERNAL std::map<std::string, std::string> added_variables(
 /// or cannot use these cores or memory of these nodes.
 pid_t start_child(const ChildCommand& command, const ChildStreams& streams);
 
-/// Replaces this process by the command. Throws what `start_child` throws.
+/// Replaces this process with the command. Throws the same errors as
+/// `start_child`.
 [[noreturn]] ACCELERATE_INTERNAL void become(const ChildCommand& command);
 
 /// Reaps this process's children and calls the registered callbacks.
