@@ -20,4 +20,11 @@ def runs(request, tmp_path_factory) -> Runs:
 )
 def test_nothing_differs(runs, scenario):
     original, ours = runs.compared(scenario)
+    if scenario == "diffusion":
+        # On a CPU, the original raises a TypeError in `enable_sequential_cpu_offload`.
+        assert not [way for way, value in ours[0].items() if str(value).startswith("failed")]
+        failed = [way for way, value in original[0].items() if str(value).startswith("failed")]
+        for way in failed:
+            assert ours[0].pop(way)[0] == ours[0]["plain"]
+            del original[0][way]
     assert differences(original, ours) == []
