@@ -106,8 +106,8 @@ _INSTEAD = {
     "RecipeKwargs": "Use mixed_precision='bf16'. ",
     "utils.ao": "Use mixed_precision='bf16'. ",
     "egatron": "Use FullyShardedDataParallelPlugin or DeepSpeedPlugin. ",
-    "big_modeling": "Shard the model with FullyShardedDataParallelPlugin or DeepSpeed stage 3. ",
-    "offload": "Shard the model with FullyShardedDataParallelPlugin or DeepSpeed stage 3. ",
+    "bnb": "Load the model without quantization. ",
+    "BnbQuantizationConfig": "Load the model without quantization. ",
     "tpu": "Use GPUs or CPUs. ",
     "xla": "Use GPUs or CPUs. ",
 }

@@ -41,6 +41,7 @@ from accelerate._models.prepared_module import (
     refuse_compiled,
     refuse_compiled_twice,
 )
+from accelerate._offload.loading import get_state_dict_offloaded_model, has_offloaded_params
 from accelerate._placeholders import placeholders_for
 from accelerate._process.processes import Processes
 from accelerate._run import options as _options
@@ -873,7 +874,8 @@ class Accelerator(Configuration, Processes):
         `max_shard_size` with an index. The main process writes, or one process per machine. If
         parameters are sharded, call it on all processes. No process then needs memory for the whole
         model, unless its `state_dict` contains more than its parameters and buffers, or the files
-        are pickles (`safe_serialization=False`)."""
+        are pickles (`safe_serialization=False`). Weights on disk (`dispatch_model`) are loaded for
+        this."""
         if _verification.RECORDER is not None:
             return  # `accelerate verify` leaves no files.
         context = context_of_model(self._context, model)
@@ -886,7 +888,11 @@ class Accelerator(Configuration, Processes):
                 self._run.checkpoints.save_model(context, os.fspath(save_directory), max_bytes, names)
                 log_saved_model(Path(save_directory), max_shard_size, safe_serialization)
                 return
-        state = self.get_state_dict(model) if self._context.is_writer or is_spread else {}
+        state = {}
+        if self._context.is_writer or is_spread:
+            is_offloaded = any(map(has_offloaded_params, model.modules()))
+            whole = get_state_dict_offloaded_model if is_offloaded else self.get_state_dict
+            state = whole(model)
         if self._context.is_writer:
             _save_model(state, Path(save_directory), max_shard_size, safe_serialization)
         log_saved_model(Path(save_directory), max_shard_size, safe_serialization)

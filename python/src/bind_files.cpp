@@ -7,6 +7,7 @@
 #include "core/base/str.h"
 #include "python/src/binders.h"
 #include "training/state/file_tensors.h"
+#include "training/state/weights_file.h"
 
 namespace accelerate::python {
 namespace {
@@ -67,6 +68,36 @@ std::vector<std::vector<std::string>> split_into_shards(
 } // namespace
 
 void bind_files(py::module_& module) {
+  py::class_<WeightsFile, std::shared_ptr<WeightsFile>>(module, "WeightsFile")
+      .def(py::init<const std::string&>(), py::arg("path"))
+      .def("names", &WeightsFile::names)
+      .def("metadata", &WeightsFile::metadata)
+      .def(
+          "read",
+          [](const WeightsFile& file, const std::string& name, bool keep) {
+            const py::gil_scoped_release no_gil;
+            return file.read(
+                name, keep ? ReadMemory::kOwn : ReadMemory::kReused);
+          },
+          py::arg("name"),
+          py::arg("keep"));
+  module.def(
+      "read_plain_tensor",
+      [](const std::string& path,
+         std::vector<std::int64_t> shape,
+         at::ScalarType dtype,
+         bool keep) {
+        const py::gil_scoped_release no_gil;
+        return read_plain_tensor(
+            path,
+            std::move(shape),
+            dtype,
+            keep ? ReadMemory::kOwn : ReadMemory::kReused);
+      },
+      py::arg("path"),
+      py::arg("shape"),
+      py::arg("dtype"),
+      py::arg("keep"));
   module.def("parse_size", &safetensors::parse_size, py::arg("text"));
   module.def("load_tensors", &load_tensors, py::arg("path"));
   module.def("fits_into_files", &fits_into_files, py::arg("tensor"));

@@ -17,6 +17,7 @@ void bind_data(pybind11::module_& module);
 void bind_model(pybind11::module_& module);
 void bind_optimizer(pybind11::module_& module);
 void bind_files(pybind11::module_& module);
+void bind_placement(pybind11::module_& module);
 void bind_capture(pybind11::module_& module);
 void bind_checkpoints(pybind11::module_& module);
 void bind_steps(pybind11::module_& module);

@@ -15,6 +15,7 @@ PYBIND11_MODULE(_C, module) {
   bind_model(module);
   bind_optimizer(module);
   bind_files(module);
+  bind_placement(module);
   bind_checkpoints(module);
   bind_steps(module);
   bind_run(module);

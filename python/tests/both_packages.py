@@ -30,6 +30,7 @@ MODULES = {
         "sentence_transformers",
         "diffusers.models.unets.unet_2d",
     ],
+    "big_models.py": ["transformers.models.llama.modeling_llama", "peft", "diffusers.models.unets.unet_2d"],
     "tracking.py": ["accelerate"],
 }
 

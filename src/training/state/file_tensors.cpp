@@ -50,6 +50,8 @@ std::optional<Dtype> file_dtype(c10::ScalarType dtype) {
   return std::nullopt;
 }
 
+} // namespace
+
 std::optional<c10::ScalarType> torch_dtype(Dtype dtype) {
   for (const auto& pair : kDtypePairs) {
     if (pair.file == dtype) {
@@ -58,8 +60,6 @@ std::optional<c10::ScalarType> torch_dtype(Dtype dtype) {
   }
   return std::nullopt;
 }
-
-} // namespace
 
 bool fits_into_files(const at::Tensor& tensor) {
   return tensor.layout() == at::kStrided && !tensor.is_meta() &&

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,6 +13,9 @@
 #include "core/base/internal.h"
 
 namespace accelerate {
+
+/// The dtype of a file's tensor; empty if torch does not support it.
+std::optional<c10::ScalarType> torch_dtype(safetensors::Dtype dtype);
 
 /// Whether a file can store the tensor: it must be dense, in memory, and of a
 /// dtype that the format supports.

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads the weights of a model that is larger than the memory.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "accelerate/safetensors.h"
+#include "core/base/file_reader.h"
+
+namespace accelerate {
+
+/// How long the memory of a tensor that was read is used.
+enum class ReadMemory {
+  /// Until the tensor is released. Its memory is then reused for the next one,
+  /// because new memory is slower than the copy itself. At most as much memory
+  /// as the largest tensor takes is kept for this.
+  kReused,
+  /// Like any other tensor.
+  kOwn,
+};
+
+/// A safetensors file that may be truncated or replaced while it is open
+/// (`FileReader`). Only the header is in memory. Safe to use from several
+/// threads.
+class ACCELERATE_INTERNAL WeightsFile {
+ public:
+  /// Throws what `safetensors::File` throws.
+  explicit WeightsFile(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const { return reader_.path(); }
+  const safetensors::Metadata& metadata() const { return metadata_; }
+  /// In the order of their bytes.
+  const std::vector<std::string>& names() const { return names_; }
+  /// Throws `TensorNotFoundError` if there is no such tensor, and what
+  /// `FileReader::read` throws.
+  at::Tensor read(const std::string& name, ReadMemory memory) const;
+
+ private:
+  struct Entry {
+    c10::ScalarType dtype = c10::ScalarType::Undefined;
+    std::string dtype_name = {};
+    std::vector<std::int64_t> shape = {};
+    std::uint64_t position = 0;
+  };
+
+  FileReader reader_;
+  safetensors::Metadata metadata_;
+  std::vector<std::string> names_;
+  std::unordered_map<std::string, Entry> entries_;
+};
+
+/// Reads a file that contains only the elements of one tensor. Throws
+/// `DataError` if the file has a different size, and what `FileReader` throws.
+ACCELERATE_INTERNAL at::Tensor read_plain_tensor(
+    const std::filesystem::path& path,
+    std::vector<std::int64_t> shape,
+    c10::ScalarType dtype,
+    ReadMemory memory);
+
+} // namespace accelerate
