@@ -2,7 +2,7 @@
 """The files that Python adds to a checkpoint (docs/guide_checkpoint.md). C++ writes the folder, its
 manifest and the state of all objects (`checkpoint/checkpoint_folder.h`). This module handles
 everything that only Python can read or write: hooks, weights as returned by the module's
-`state_dict`, and pickles. The manifest lists these files as the state of a separate object."""
+`state_dict`, and pickles. In the manifest, these files belong to an extra object, `PYTHON_FILES`."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def folder_to_save(context: RunContext, output_dir: Any, layout: str | None) -> 
 
 def _number_of_main_process(context: RunContext) -> int:
     """The number that the main process uses for this save. The main process may have saved alone,
-    so its counter may be ahead of ours. This function reads the number from the main process's
-    files, because no process waits here."""
+    so its counter may be ahead of ours. This function reads the main process's files instead of
+    communicating, because saving must not wait for other processes."""
     first = context.project.iteration
     parent = folder_of_all(context)
     run = context.run
@@ -130,8 +130,8 @@ def folder_to_leave(context: RunContext) -> Path | None:
 
 
 def together(context: RunContext, work: Callable[[], _Result]) -> _Result:
-    """The result of `work`. If `work` fails on one process, all processes raise. An error of this
-    package is the same on all of them."""
+    """The result of `work`. If `work` fails on one process, all processes raise. Errors of this
+    package have the same text on all processes."""
     if context.state.num_processes == 1:
         return work()
     try:
@@ -371,7 +371,8 @@ def _is_named_tensors(model: torch.nn.Module, state: dict[str, Any]) -> bool:
 
 
 def _memory_of(tensor: torch.Tensor) -> tuple[int, int, torch.Size]:
-    """Identifies a tensor's memory, even if the memory is only temporary."""
+    """Identifies a tensor's memory by its storage, because the memory of a sharded parameter is
+    detached while no operator reads it."""
     return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape
 
 
@@ -412,7 +413,7 @@ def _save_pickled(kept: ObjectState, path: Path, reason: OnlyPickled) -> None:
 
 
 def _warn_of_code(kept: ObjectState, path: Path, reason: OnlyPickled) -> None:
-    """Warns when saving that loading will skip this object, instead of only at the next start."""
+    """Warns at saving time that loading this object needs `allow_pickle=True`."""
     try:
         load(path, map_location="cpu")
     except pickle.UnpicklingError:
@@ -702,7 +703,7 @@ def _read_original(
 
 
 class _Scaler:
-    """The run's scaler, under torch's names."""
+    """Gives the run's scaler torch's `state_dict` and `load_state_dict`."""
 
     def __init__(self, registry: _C.StateRegistry) -> None:
         self._registry = registry
