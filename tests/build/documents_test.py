@@ -15,6 +15,12 @@ picture = subprocess.run(
 assert f"```\n{picture}```\n" in (ROOT / "docs/architecture.md").read_text(), (
     "docs/architecture.md shows other layers than tools/layers.txt has; put there:\n" + picture)
 
+ARCHITECTURE_WORDS = 2000
+num_words = len((ROOT / "docs/architecture.md").read_text().split())
+assert num_words <= ARCHITECTURE_WORDS, (
+    f"docs/architecture.md has {num_words} words; shorten it to {ARCHITECTURE_WORDS}, or move a section "
+    "to a page of its own")
+
 names = subprocess.run(
     [sys.executable, "tools/coming_from_accelerate.py"],
     cwd=ROOT, check=True, capture_output=True, text=True).stdout
