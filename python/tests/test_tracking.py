@@ -59,7 +59,7 @@ def test_each_process_leaves_a_trace(tmp_path):
     assert ours[0]["products"] == [1, 1, 2, 2]
 
 
-def test_json_lines_go_on_where_the_checkpoint_was(tmp_path):
+def test_json_lines_resume_at_the_step_of_the_checkpoint(tmp_path):
     """By the rule of docs/guide_observe.md for those who read them."""
 
     def start() -> Accelerator:
@@ -161,13 +161,13 @@ def test_trackers_of_a_second_call_come_after_those_of_the_first(tmp_path):
     assert len(path.read_text().splitlines()) == len(lines)
 
 
-def test_values_that_no_tracker_gets_are_said_once(tmp_path):
+def test_values_that_no_tracker_gets_warn_once(tmp_path):
     accelerator = Accelerator(cpu=True, log_with="jsonl", project_dir=str(tmp_path))
     with pytest.warns(UserWarning, match=r"No tracker was started, .* call init_trackers\(\)") as said:
         for _ in range(2):
             accelerator.log({"loss": 1.0})
     assert len(said) == 1
-    # The scripts that switch tracking off go on calling both.
+    # Scripts that turn tracking off still call both.
     AcceleratorState._reset_state(True)
     accelerator = Accelerator(cpu=True)
     with warnings.catch_warnings():
@@ -176,7 +176,7 @@ def test_values_that_no_tracker_gets_are_said_once(tmp_path):
         accelerator.log({"loss": 1.0})
 
 
-def test_a_mistyped_tracker_is_told_all_names():
+def test_a_mistyped_tracker_raises_with_all_names():
     with pytest.raises(ValueError, match=r"logging capability: jsnl\. Choose between") as told:
         Accelerator(cpu=True, log_with="jsnl", project_dir="runs")
     for name in ("'all'", "'tensorboard'", "'jsonl'"):

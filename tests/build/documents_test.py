@@ -35,7 +35,7 @@ public = {path.relative_to(INCLUDE).as_posix() for path in INCLUDE.rglob("*.h")
 assert not public - named, f"docs/headers.md does not name {sorted(public - named)}"
 assert not named - public, f"docs/headers.md names {sorted(named - public)}, which do not exist"
 
-# Designated initialisers must stand in the order of declaration: so do tables of options.
+# Designated initialisers must have the order of declaration, so tables of options have it, too.
 STRUCT = re.compile(r"^struct (?:ACCELERATE_API )?(\w+) \{\n(.*?)^\};", re.S | re.M)
 FIELD = re.compile(r"^  (?!static|//|using)[\w:<>,* ]+?\s(\w+)(?: = [^;]*)?;", re.M)
 fields = {name: FIELD.findall(body)

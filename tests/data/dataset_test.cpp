@@ -355,7 +355,7 @@ TEST_F(TextFile, NamesTheLineOfMalformedJson) {
 }
 
 // All bytes of a table are read back, however unusual.
-TEST_F(TextFile, GivesBackWhatWasWrittenInQuotes) {
+TEST_F(TextFile, ReturnsQuotedFieldsAsWritten) {
   std::mt19937 random(1);
   const std::string alphabet = "ab,\"\n\r \t\xC3\xA9";
   for (int round = 0; round < 60; ++round) {

@@ -138,7 +138,7 @@ TEST_P(Modes, MetricsAreThoseOfOneProcessAndOnlyTheEndIsRepeated) {
   }
 }
 
-// Neighbours in rank share their data, pairs of neighbours do not.
+// Ranks 0 and 1 share their data, and so do ranks 2 and 3.
 TEST_P(Modes, RanksThatDifferInNoDataDimensionGetTheSameBatches) {
   std::vector<Indices> seen(4);
   run_ranks(4, [&](ProcessGroup group) {

@@ -295,7 +295,7 @@ TEST(Sampler, DependsOnSeedAndEpochAlone) {
   EXPECT_EQ(SequentialSampler(3).order(1, 1), (Indices{0, 1, 2}));
 }
 
-TEST(Sampler, GroupsNeighboursByLengthWithTheLongestFirst) {
+TEST(Sampler, GroupsSamplesOfSimilarLengthWithTheLongestFirst) {
   auto lengths = numbers(400);
   const LengthGroupedSampler sampler(lengths, 4, 10);
   const auto order = sampler.order(3, 0);

@@ -55,7 +55,7 @@ TEST(Pack, FillsUpWithSequencesThatDoNotCount) {
   expect_equal(packed.labels, torch::tensor({1, 0, 1, -100, -100, -100}));
 }
 
-TEST(Pack, PacksLabelsAndPlacesOfTokens) {
+TEST(Pack, PacksLabelsAndPositionsOfTokens) {
   auto batch = padded_batch();
   batch.labels = torch::tensor({{5, -100, 7}, {8, 9, -100}, {1, 2, 3}});
   batch.position_ids = torch::tensor({{2, 1, 0}, {0, 1, 2}, {5, 6, 7}});

@@ -1012,10 +1012,10 @@ struct Windowed {
   bool weighted;
 };
 
-class HalfAWindow : public ::testing::TestWithParam<bool> {};
-INSTANTIATE_TEST_SUITE_P(Weighted, HalfAWindow, ::testing::Bool());
+class UnfinishedAccumulation : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Weighted, UnfinishedAccumulation, ::testing::Bool());
 
-TEST_P(HalfAWindow, IsEndedByAnotherNumberOfRanks) {
+TEST_P(UnfinishedAccumulation, IsEndedByAnotherNumberOfRanks) {
   const bool weighted = GetParam();
   const auto in_all = [&](const std::vector<std::vector<int>>& rounds) {
     // The gradient of a linear model's output is its input.

@@ -28,7 +28,7 @@ TEST(StepState, TheFeedSaysHowManySamplesAFullBatchHas) {
   EXPECT_EQ(state.batch_in_use()->full_size, 8);
 }
 
-TEST(BatchFacts, CountsRowsThatStandForSamples) {
+TEST(BatchFacts, CountsRowsThatAreSamples) {
   const BatchFacts filled{.num_samples = 8, .num_real = 3, .full_size = 8};
   EXPECT_EQ(filled.num_real_of(8), 3);
   EXPECT_EQ(filled.num_real_of(7), 7);
