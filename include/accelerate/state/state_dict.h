@@ -69,7 +69,7 @@ class ACCELERATE_API StateDict {
   template <class T>
   const T& get(const std::string& name) const;
   /// What `set(prefix, entries)` added; empty if there is none.
-  StateDict part(const std::string& prefix) const;
+  StateDict section(const std::string& prefix) const;
   bool contains(const std::string& name) const;
 
   bool empty() const { return values_.empty(); }
