@@ -17,6 +17,7 @@ PYBIND11_MODULE(_C, module) {
   bind_files(module);
   bind_checkpoints(module);
   bind_steps(module);
+  bind_tracking(module);
   bind_run(module);
   bind_capture(module);
   bind_verification(module);

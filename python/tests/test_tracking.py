@@ -100,6 +100,22 @@ def test_json_lines_resume_at_the_step_of_the_checkpoint(tmp_path):
     Accelerator(cpu=True).load_state(tmp_path / "saved")
 
 
+def test_json_lines_have_the_bytes_of_cpp_runs(tmp_path):
+    """JSON has no NaN and no infinity, and JSON files are UTF-8 (RFC 8259)."""
+    accelerator = Accelerator(cpu=True, log_with="jsonl", project_dir=str(tmp_path))
+    accelerator.init_trackers("sky", {"größe": "ä\ud800", "none": None, "lr": 1e22})
+    values = {"nan": math.nan, "inf": -math.inf, "deep": {"er": {"one": 1}}, "yes": True, "half": 0.5}
+    accelerator.log(values, step=3)
+    accelerator.end_training()
+    lines = (tmp_path / "sky" / "metrics.jsonl").read_text("utf-8").splitlines()
+    # Without the time, which comes first.
+    assert [line.partition(",")[2] for line in lines[1:]] == [
+        '"event":"configuration","values":{"größe":"ä?","none":null,"lr":1e+22}}',
+        '"step":3,"values":{"nan":"NaN","inf":"-Infinity","deep/er/one":1,"yes":true,"half":0.5}}',
+        '"event":"finish"}',
+    ]
+
+
 def test_a_disk_that_is_full_for_a_while_costs_whole_lines(tmp_path):
     accelerator = Accelerator(cpu=True, log_with="jsonl", project_dir=str(tmp_path))
     accelerator.init_trackers("sky")

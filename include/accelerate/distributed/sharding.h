@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "accelerate/detail/shard_unit_size.h"
 #include "accelerate/export.h"
 #include "accelerate/training/precision.h"
 
@@ -36,7 +37,7 @@ struct ACCELERATE_API ShardingOptions {
   std::vector<std::string> units = {};
   /// Units with fewer elements than this are merged into the unit of parameters
   /// without a match.
-  int64_t min_unit_numbers = 65'536;
+  int64_t min_unit_numbers = detail::kMinUnitElements; // 65,536
   /// With `kParameters`: how many units are gathered ahead of the current one;
   /// at least 1.
   int64_t prefetch = 1;

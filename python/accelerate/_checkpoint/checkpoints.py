@@ -12,7 +12,6 @@ import pickle
 import re
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,7 +37,6 @@ from accelerate.utils.constants import (
 from accelerate.utils.other import load
 
 _Result = TypeVar("_Result")
-_AUTOMATIC = re.compile(r"checkpoint_(\d+)")
 
 
 # --- which folder -----------------------------------------------------------------------------
@@ -65,7 +63,7 @@ def folder_to_save(context: RunContext, output_dir: Any, layout: str | None) -> 
         return Path(os.path.expanduser(output_dir))
     if layout is None and not context.is_writer:
         project.iteration = _number_of_main_process(context)
-    folder = folder_of_all(context) / f"checkpoint_{project.iteration}"
+    folder = Path(_C.numbered_checkpoint(str(folder_of_all(context)), project.iteration))
     is_taken = _is_taken(context, folder, layout)
     if context.is_sharded:  # All processes save together, but machines may have separate disks.
         is_taken = any(operations.gather_object([is_taken]))
@@ -85,16 +83,7 @@ def _number_of_main_process(context: RunContext) -> int:
     parent = folder_of_all(context)
     run = context.run
     moment = run.state.state_of("progress")["num_backwards"]
-    unfinished = re.compile(rf"\.checkpoint_(\d+)\.at-(\d+)-{re.escape(run.checkpoints.job)}\.tmp")
-    moments = {}
-    for path in parent.iterdir() if parent.is_dir() else ():
-        if name := unfinished.fullmatch(path.name):
-            moments[int(name[1])] = int(name[2])
-        elif (name := _AUTOMATIC.fullmatch(path.name)) and int(name[1]) >= first:
-            with suppress(AccelerateError):  # `_is_taken` checks damaged folders.
-                reader = _C.CheckpointReader(str(path))
-                if reader.job == run.checkpoints.job:
-                    moments[int(name[1])] = reader.moment
+    moments = _C.moments_of_job(str(parent), run.checkpoints.job, first)
     same = [number for number in moments if number >= first and moments[number] == moment]
     before = [number for number in moments if moments[number] < moment]
     return min(same) if same else max([first, *(number + 1 for number in before)])
@@ -124,7 +113,8 @@ def folder_to_leave(context: RunContext) -> Path | None:
     if context.project.automatic_checkpoint_naming:
         return None
     parent = folder_of_all(context)
-    folder = parent / f"checkpoint_{_C.next_checkpoint_number(str(parent))}"
+    number = _C.next_checkpoint_number(str(parent))
+    folder = Path(_C.numbered_checkpoint(str(parent), number))
     context.state.wait_for_everyone()  # Wait before one of the processes creates the folder.
     return folder
 
@@ -175,7 +165,8 @@ def folder_to_load(context: RunContext, input_dir: Any) -> Path:
         return Path(latest)
 
     def original() -> Path:
-        found = [path for path in numbered_in(parent) if checkpointing.is_original_checkpoint(path)]
+        numbered = map(Path, _C.numbered_checkpoints(str(parent)))
+        found = [path for path in numbered if checkpointing.is_original_checkpoint(path)]
         if not found:
             raise UsageError(
                 f"[load_state] No complete checkpoint in {parent}. Check project_dir, or save a "
@@ -201,7 +192,9 @@ def folder_to_load(context: RunContext, input_dir: Any) -> Path:
 
     chosen = together(context, original)
     # A file may be damaged on only one machine.
-    return min(operations.gather_object([chosen]), key=_number_of)
+    return min(
+        operations.gather_object([chosen]), key=lambda path: _C.checkpoint_number(str(path))
+    )
 
 
 def _named_folder(folder: Path) -> Path:
@@ -217,18 +210,6 @@ def _named_folder(folder: Path) -> Path:
 
 def _is_any_checkpoint(folder: str) -> bool:
     return _C.is_checkpoint(folder) or checkpointing.is_original_checkpoint(Path(folder))
-
-
-def numbered_in(parent: Path) -> list[Path]:
-    """The automatically named folders, oldest first."""
-    if not parent.is_dir():
-        return []
-    found = [path for path in parent.iterdir() if _AUTOMATIC.fullmatch(path.name)]
-    return sorted(found, key=_number_of)
-
-
-def _number_of(path: Path) -> int:
-    return int(path.name.rpartition("_")[2])
 
 
 def go_on_counting(context: RunContext, loaded: Path) -> None:
