@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A micro-batch of two processes that only adds up gradients, beside the same
+"""A micro-batch of two processes that only accumulates gradients, beside the same
 forward and backward without this library."""
 import harness
 

@@ -49,7 +49,7 @@ void read_files(
   for (const std::string object : {"model", "optimizer"}) {
     const accelerate::safetensors::File file(
         folder + "/" + object + ".safetensors");
-    const auto own = states.part(object);
+    const auto own = states.section(object);
     for (const auto& view : file.tensors()) {
       auto tensor = own.get<at::Tensor>(view.name);
       tensor.copy_(at::from_blob(

@@ -42,7 +42,7 @@ def main():
 
     harness.report("data_loader", "dispatch_2p", *harness.alternate(
         dispatched, dispatched_peer, rounds), "us/sample")
-    # The interface counts everybody's bytes: the least is the nearest to ours.
+    # The interface counts the bytes of all programs, so the minimum is closest to ours.
     print(json.dumps({
         "bench": "data_loader", "case": "dispatch_2p_bytes_per_byte_of_slices",
         "ours": round(min(wire), 4), "limit": 1.05, "unit": "ratio"}), flush=True)

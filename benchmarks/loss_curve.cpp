@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Our side of loss_curve.py: trains a GPT-2 of a Hugging Face folder on the
-// bytes of a file, with bf16 weights and fp32 masters, captured. Prints the
-// loss of each step.
+// bytes of a file, with bf16 weights and fp32 master weights, captured. Prints
+// the loss of each step.
 //
 //     loss_curve FOLDER FILE STEPS BATCH TOKENS
 #include <accelerate/accelerate.h>

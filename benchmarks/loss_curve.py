@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Losses of a GPT-2 of 124 M parameters trained on the bytes of a text: ours (bf16 weights, fp32
-masters, captured) beside transformers in fp32, from the same weights with the same batches. The
+master weights, captured) beside transformers in fp32, from the same weights with the same batches. The
 noise is how far transformers is from itself with weights of another seed and the same batches.
 
 The text is that of Debian's fortunes and fortunes-min. A line for each 50 steps has means of

@@ -3,8 +3,8 @@
 // GPU, of a BERT-base-sized classifier, of GPT-2 with 124 M parameters or of a
 // Llama with 1.2 G.
 //
-//     model_step_gpu bert|gpt2|llama BATCH TOKENS DROPOUT STEPS [masters]
-//         [capture] [clip] [profile]
+//     model_step_gpu bert|gpt2|llama BATCH TOKENS DROPOUT STEPS
+//         [master_weights] [capture] [clip] [profile]
 //
 // `profile` also says where the time of five more steps goes.
 #include <accelerate/accelerate.h>
@@ -30,7 +30,7 @@ struct Case {
   int64_t batch, tokens;
   std::string dropout;
   int steps;
-  bool masters = false;
+  bool master_weights = false;
   bool capture = false;
   bool clip = false;
   bool profile = false;
@@ -83,7 +83,7 @@ int main(int argc, char** argv) {
   if (argc < 6 || !torch::cuda::is_available()) {
     std::fputs(
         "usage: model_step_gpu bert|gpt2|llama BATCH TOKENS DROPOUT STEPS "
-        "[masters] [capture] [clip] [profile], on a GPU\n",
+        "[master_weights] [capture] [clip] [profile], on a GPU\n",
         stderr);
     return 2;
   }
@@ -94,7 +94,8 @@ int main(int argc, char** argv) {
       .dropout = argv[4],
       .steps = std::atoi(argv[5])};
   for (int i = 6; i < argc; ++i) {
-    c.masters = c.masters || std::string_view(argv[i]) == "masters";
+    c.master_weights =
+        c.master_weights || std::string_view(argv[i]) == "master_weights";
     c.capture = c.capture || std::string_view(argv[i]) == "capture";
     c.clip = c.clip || std::string_view(argv[i]) == "clip";
     c.profile = c.profile || std::string_view(argv[i]) == "profile";
@@ -102,7 +103,7 @@ int main(int argc, char** argv) {
   const auto start = Clock::now();
   accelerate::Accelerator accelerator(
       {.mixed_precision = accelerate::Precision::kBf16,
-       .master_weights = c.masters,
+       .master_weights = c.master_weights,
        .outputs_to_fp32 = false});
   auto model = make_model(c);
   accelerate::optim::AdamW adam(model->parameters(), {.lr = 3e-5});

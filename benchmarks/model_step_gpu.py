@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training steps in bf16 on a GPU: ours with masters and captured beside transformers with Hugging
+"""Training steps in bf16 on a GPU: ours with master weights and captured beside transformers with Hugging
 Face Accelerate, as written and with torch.compile."""
 import pathlib
 import sys
@@ -27,7 +27,7 @@ def main():
         for peer in ("eager", "default", *([mode] if mode else [])):
             harness.report("model_step_gpu", f"{model}_b{batch}_dropout{dropout}_beside_{peer}",
                            *harness.alternate(
-                lambda: float(harness.run(ours, *settings, "masters", "capture")),
+                lambda: float(harness.run(ours, *settings, "master_weights", "capture")),
                 lambda: float(harness.run(sys.executable, PEER, *settings, peer)),
                 options.rounds), "ms/step")
 

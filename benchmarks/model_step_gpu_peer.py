@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The peer's side of model_step_gpu.py: transformers with the `accelerate` that Python finds.
 
-  model_step_gpu_peer.py bert|gpt2|llama BATCH TOKENS DROPOUT STEPS MODE [masters] [fused] [nocache]
+  model_step_gpu_peer.py bert|gpt2|llama BATCH TOKENS DROPOUT STEPS MODE [OPTION...]
 
 MODE is `eager`, a mode of torch.compile (`default`, `reduce-overhead`), or `captured`: the same loop
-through `accelerator.capture`. Our package alone has that, `masters` (bf16 weights with fp32 masters)
-and `fused` (`prepare(..., fuse=True)`). `nocache`: models are told to keep no keys and values.
+through `accelerator.capture`. Our package alone has that, `master_weights` (in fp32, with bf16 weights)
+and `fused` (`prepare(..., fuse=True)`). `nocache`: models keep no keys and values.
 """
 import statistics
 import sys
@@ -41,11 +41,11 @@ def make_inputs(name, batch, tokens):
 
 def main():
     name, batch, tokens, dropout, steps, mode, *options = sys.argv[1:]
-    if unknown := set(options) - {"masters", "fused", "nocache"}:
-        sys.exit(f"got {sorted(unknown)}, expected masters, fused or nocache")
+    if unknown := set(options) - {"master_weights", "fused", "nocache"}:
+        sys.exit(f"got {sorted(unknown)}, expected master_weights, fused or nocache")
     steps = int(steps)
     start = time.perf_counter()
-    with_masters = {"master_weights": True} if "masters" in options else {}
+    with_masters = {"master_weights": True} if "master_weights" in options else {}
     accelerator = Accelerator(mixed_precision="bf16", **with_masters)
     model = make_model(name, float(dropout))
     if "nocache" in options:

@@ -60,7 +60,7 @@ class Loop {
   Loop(const Membership& membership, Trackers& trackers)
       : membership_(membership), trackers_(trackers) {}
 
-  /// So many rounds that a bare step takes 1 ms.
+  /// Chooses the number of rounds so that a bare step takes 1 ms.
   void calibrate() {
     constexpr int64_t kTrial = 1'000'000;
     num_rounds_ = kTrial;

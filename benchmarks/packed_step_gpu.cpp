@@ -7,7 +7,7 @@
 // LENGTHS has a line "tokens texts" for each length. A step has TOKENS tokens:
 // `padded` fills TOKENS / 128 rows of 128, `grouped` as many rows of texts of
 // similar length, which are padded to their longest, rounded up to 16;
-// `packed` leaves padding out. Weights in bf16 with masters; captured.
+// `packed` leaves padding out. Weights in bf16 with master weights; captured.
 #include <accelerate/accelerate.h>
 #include <accelerate/data/packed_batches.h>
 #include <accelerate/models.h>

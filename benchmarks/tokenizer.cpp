@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Encodes a file of texts as often as it is told to: tokenizer.py runs this
-// beside the Python package.
+// Encodes a file of texts repeatedly. tokenizer.py runs this and the Python
+// package.
 //
 // Usage: tokenizer TOKENIZER TEXTS THREADS, TEXTS separated by NUL bytes. For
 // each line of input prints the seconds of one pass and the sum of all ids.

@@ -44,7 +44,7 @@ endfunction()
 
 # accelerate_unity(TARGET [groups...]): with ACCELERATE_UNITY, the sources are
 # compiled a group at a time: most of the time of a file goes into the headers
-# that its neighbours include too. A group is a list of module folders, in one
+# that files next to it include, too. A group is a list of module folders, in one
 # string; without groups all sources are one. Files with options of their own
 # stay alone.
 function(accelerate_unity target)

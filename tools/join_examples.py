@@ -3,7 +3,7 @@
 
     join_examples.py OUT SOURCES...   OUT/together.cpp and OUT/NAME.cpp, the main of each program
 
-Each stands in a namespace of its own, below the includes of all.
+Each has a namespace of its own, after the includes of all.
 """
 import pathlib
 import re
@@ -22,7 +22,7 @@ for source in map(pathlib.Path, sys.argv[2:]):
     main = MAIN.search("\n".join(lines))
     if main is None or lines[-1] != "}":
         sys.exit(f"{source}: expected `int main(...) {{` on a line, at the end of the file")
-    # Only a program's own main returns 0 by itself.
+    # Only the main function of a program returns 0 by itself.
     lines[-1] = "return 0;\n}"
     name, parameters = source.stem, main[1]
     bodies.append("\n".join([

@@ -5,9 +5,9 @@ docs/guide_sharding.md.
     python3 tools/sharding_simulator.py
 
 A model is a row of equal blocks, each a unit. One stream computes, one moves
-bytes, in the order in which it is told to; a gather begins with the block that
+bytes, in the order of its requests; a gather begins with the block that
 is `PREFETCH` before its own, a reduction when its block's backward is done. Weights and gathers are bf16,
-masters, gradients on the wire and AdamW fp32 (`master_weights`); blocks are
+master weights, gradients in communication and AdamW fp32 (`master_weights`); blocks are
 computed again in backward, one sequence on each GPU.
 """
 from __future__ import annotations
@@ -32,7 +32,7 @@ PREFETCH = 1
 TOKENS = 4096
 # Bytes of activations of a block for each token and channel (flash attention).
 ACTIVATION_BYTES = 34
-# AdamW reads masters, moments and gradients, and writes all but the last and
+# AdamW reads master weights, moments and gradients, and writes all but the last and
 # the bf16 weights.
 ADAMW_BYTES = 4 * 4 + 3 * 4 + 2
 
@@ -55,8 +55,8 @@ STAGES = ("DDP", 1, 2, 3)
 
 
 def collective_s(num_bytes: float, gpus: int) -> float:
-    """A gather or a reduction of so many bytes, by which each GPU sends its
-    part to all: machines over the network, each GPU by its own card, and
+    """A gather or a reduction of this size, in which each GPU sends its shard
+    to all: machines over the network, each GPU by its own card, and
     NVLink inside move at the same time."""
     if gpus == 1:
         return 0.0
@@ -75,7 +75,7 @@ def memory_bytes(model: Model, stage, gpus: int) -> float:
     activations = kept + ACTIVATION_BYTES * TOKENS * model.width
     if stage == "DDP":
         return 2 * p + 4 * p + 4 * p + 8 * p + activations
-    parts = 4 * p / n + 8 * p / n  # masters, AdamW
+    parts = 4 * p / n + 8 * p / n  # master weights, AdamW
     if stage == 1:
         return 2 * p + 4 * p + 4 * p / n + parts + activations
     gradients = 4 * p / n + 12 * u

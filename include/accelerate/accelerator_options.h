@@ -46,12 +46,11 @@ struct ACCELERATE_API AcceleratorOptions {
   /// The precision in which prepared models compute. Default:
   /// ACCELERATE_MIXED_PRECISION.
   std::optional<Precision> mixed_precision = {};
-  /// Only with bf16: convert the weights of prepared models to bf16, and let
-  /// prepared optimizers train fp32 master weights. Gradients are also
-  /// accumulated in fp32. No operator casts weights or runs in fp32, and fp32
-  /// tensors among a model's arguments are converted to bf16. Checkpoints and
-  /// `save_model` contain the master weights. Frozen parameters have no master
-  /// weights and are saved as bf16.
+  /// Only with bf16: convert the weights of prepared models to bf16, let
+  /// prepared optimizers train fp32 master weights, and accumulate gradients in
+  /// fp32. Autocast is off: the model computes in bf16, and its fp32 arguments
+  /// are converted to bf16. Checkpoints and `save_model` contain the master
+  /// weights; frozen parameters have none and are saved as bf16.
   bool master_weights = false;
   /// Convert the reduced-precision outputs of prepared models to fp32.
   bool outputs_to_fp32 = true;
@@ -72,12 +71,12 @@ struct ACCELERATE_API AcceleratorOptions {
   /// What is sharded across ranks. If `stage` is set, `ddp` is not used.
   ShardingOptions shard = {};
   /// The size of each dimension of the mesh of ranks. By default, all ranks
-  /// belong to `shard` if models are sharded, and otherwise to `replicate`.
-  /// With sharding, set `replicate` to the number of copies of the model
-  /// (HSDP). Gathers then stay within a copy, and gradients are averaged over
-  /// all copies. A process that trains alone has one copy in one shard.
-  /// `pipeline`, `context`, `sequence` and `tensor` above 1 throw
-  /// `ConfigError`, because no engine supports them.
+  /// belong to `shard` if models are sharded, otherwise to `replicate`. With
+  /// sharding, set `replicate` to the number of copies of the model (HSDP):
+  /// gathers stay within a copy, and gradients are averaged over all copies.
+  /// With a single process, `replicate` and `shard` are 1. `pipeline`,
+  /// `context`, `sequence` and `tensor` above 1 throw `ConfigError`, because no
+  /// engine supports them.
   MeshSizes parallelism = {};
   /// A custom engine. If set, `ddp` is not used.
   OwnEngine engine = {};

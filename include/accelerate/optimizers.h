@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Optimizers that use fused operators, and optimizers that LibTorch does not
+// Fused versions of torch's optimizers, and optimizers that LibTorch does not
 // have.
 //
 // They are `torch::optim::Optimizer`s, so `prepare` and schedulers accept them
@@ -130,7 +130,7 @@ class ACCELERATE_API OptimizerOf : public torch::optim::Optimizer,
                                    public SavableOptimizer,
                                    public TakesStepScalars {
  public:
-  /// The constructors throw `UsageError` if an option is out of range.
+  /// Both constructors throw `UsageError` if an option is out of range.
   explicit OptimizerOf(
       std::vector<at::Tensor> parameters,
       Options options = {});
@@ -158,10 +158,12 @@ class ACCELERATE_API OptimizerOf : public torch::optim::Optimizer,
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
   bool takes_scalars() const override { return false; }
+  /// Passes tensors with the overflow flag and the learning rates of the next
+  /// step, and of no later one. `prepare` calls it.
   void give_scalars(StepScalars scalars) override;
 
  protected:
-  /// Updates parameters with dense gradients, all with the same device and
+  /// Updates parameters that have dense gradients and the same device and
   /// dtype.
   virtual void update(
       const Options& options,
@@ -248,7 +250,7 @@ class ACCELERATE_API Lion : public OptimizerOf<LionOptions, LionState> {
 
 class ACCELERATE_API Muon : public OptimizerOf<MuonOptions, MomentumState> {
  public:
-  /// The constructors throw `UsageError` if a parameter is not a matrix.
+  /// Both constructors throw `UsageError` if a parameter is not a matrix.
   explicit Muon(std::vector<at::Tensor> parameters, MuonOptions options = {});
   explicit Muon(
       const std::vector<ParameterGroup>& groups,

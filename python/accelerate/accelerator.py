@@ -417,7 +417,7 @@ class Accelerator(Configuration, Processes):
             return model
         plugin = None if evaluation_mode else self.state.fsdp_plugin
         # Only a shard of each parameter is then moved to the device.
-        is_cut_first = self._run.places_shards and not evaluation_mode
+        is_cut_first = self._run.shards_parameters and not evaluation_mode
         if plugin is not None:
             target = torch.device("cpu") if is_cut_first else self.device
             _fully_sharded.materialise(model, target, self.is_main_process)

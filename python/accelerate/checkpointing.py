@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from accelerate import _C
 from accelerate._base import debug as _debug
 from accelerate._placeholders import placeholders_for
 from accelerate._state import files as _files
@@ -61,7 +62,7 @@ def _custom_name(index: int) -> str:
 
 def is_original_checkpoint(folder: str | os.PathLike) -> bool:
     """Whether the original could have written this folder."""
-    return os.path.isfile(Path(folder) / f"{RNG_STATE_NAME}_0.pkl")
+    return _C.is_original_checkpoint(os.fspath(folder))
 
 
 def problem_with(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import typing
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 
 from accelerate import _C
 from accelerate._base import debug as _debug
+from accelerate._base.pickling import as_wrapped
 from accelerate._placeholders import placeholders_for
 from accelerate._state.values import OWN, flatten, unflatten
 from accelerate.errors import UsageError
@@ -494,7 +494,7 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
         return copy.deepcopy(self.optimizer, memo)
 
     def __reduce_ex__(self, protocol: int) -> Any:
-        return typing.cast, (object, self.optimizer)
+        return as_wrapped(self.optimizer)
 
     def __repr__(self) -> str:
         return f"AcceleratedOptimizer({self.optimizer!r})"

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import copy
-import typing
 import weakref
 from functools import partial
 from typing import Any
@@ -13,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from accelerate import _C
 from accelerate._base import debug as _debug
+from accelerate._base.pickling import as_wrapped
 from accelerate._placeholders import placeholders_for
 from accelerate._state.values import SharedState
 from accelerate.errors import UsageError
@@ -167,7 +167,7 @@ class AcceleratedScheduler:
         return copy.deepcopy(self.scheduler, memo)
 
     def __reduce_ex__(self, protocol: int) -> Any:
-        return typing.cast, (object, self.scheduler)
+        return as_wrapped(self.scheduler)
 
     def get_last_lr(self) -> list[float]:
         return self.scheduler.get_last_lr()

@@ -4,13 +4,11 @@ service's own package (docs/guide_observe.md)."""
 
 from __future__ import annotations
 
-import errno
 import functools
 import importlib
 import json
 import math
 import os
-import socket
 import time
 import warnings
 import weakref
@@ -19,7 +17,9 @@ from typing import Any, ClassVar
 
 from packaging.version import parse
 
+from accelerate import _C
 from accelerate._placeholders import placeholders_for
+from accelerate.errors import AccelerateError
 from accelerate.logging import get_logger
 from accelerate.state import PartialState
 from accelerate.utils.dataclasses import LoggerType
@@ -644,8 +644,11 @@ class JsonLinesTracker(GeneralTracker):
     def __init__(self, run_name: str, logging_dir: str | os.PathLike) -> None:
         super().__init__()
         self.run_name = run_name
-        self.path = os.path.join(logging_dir, run_name, "metrics.jsonl")
+        self.path = os.path.join(logging_dir, run_name, _C.METRICS_FILE)
         self.next_step = 0
+        # None before `start`, and after the file was closed.
+        self.file: _C.MetricsFile | None = None
+        self._warned: set[str] = set()
 
     @on_main_process
     def start(self) -> None:
@@ -654,20 +657,15 @@ class JsonLinesTracker(GeneralTracker):
         if earlier is self:
             self.finish()
         elif earlier is not None:
-            earlier.file.close()
+            earlier.file = None
         self._writers[os.path.realpath(self.path)] = self
-        self._warned: set[str] = set()
-        # Unbuffered, so that each line is one system call.
-        self.file = open(self.path, "ab+", buffering=0)  # noqa: SIM115
-        self._cut_unfinished_line()
+        self._warned.clear()
+        self.file = _C.MetricsFile(self.path)
         self._write(
-            event="start",
-            schema=1,
-            run=self.run_name,
+            "start",
+            self.run_name,
             num_processes=PartialState().num_processes,
             attempt=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
-            host=socket.gethostname(),
-            pid=os.getpid(),
         )
 
     @property
@@ -676,13 +674,13 @@ class JsonLinesTracker(GeneralTracker):
 
     @on_main_process
     def store_init_configuration(self, values: dict) -> None:
-        self._write(event="configuration", values=_plain(values))
+        self._write("store_configuration", _json(values))
 
     @on_main_process
     def log(self, values: dict, step: int | None = None) -> None:
-        """Logs numbers, strings and booleans, and dicts of these as `name/inner`. If no step is
-        passed, uses the step after the latest one."""
-        if self.file.closed:
+        """Logs numbers, strings, booleans, and dicts of these as `name/inner`. Without a step, uses
+        the one after the latest."""
+        if self.file is None:
             self._warn_once(
                 f"[log] {', '.join(values)} and all later values are not written, because the "
                 f"tracker 'jsonl' of {self.path} was finished or another Accelerator uses its "
@@ -691,39 +689,35 @@ class JsonLinesTracker(GeneralTracker):
             return
         step = self.next_step if step is None else step
         self.next_step = max(self.next_step, step + 1)
-        self._write(step=step, values=_plain(values))
+        self._write("log", _json(values), step)
 
     @on_main_process
     def mark(self, event: str) -> None:
         """Records an event at the latest step."""
-        if not self.file.closed:
-            self._write(step=max(self.next_step - 1, 0), event=event)
+        self._write("mark", event, max(self.next_step - 1, 0))
 
     @on_main_process
     def resume(self, step: int) -> None:
         """Prepares for logging this step and later steps again."""
         self.next_step = step
-        self._write(step=step, event="resume")
+        self._write("mark", "resume", step)
 
     @on_main_process
     def finish(self) -> None:
-        if not self.file.closed:
-            self._write(event="finish")
-            self.file.close()
+        self._write("finish")
+        self.file = None
 
-    def _write(self, **fields: Any) -> None:
-        """Writes a line completely, or not at all if the disk is full. A full disk causes one
-        warning."""
-        line = json.dumps({"time": time.time(), **fields}).encode() + b"\n"
+    def _write(self, method: str, *args: Any, **kwargs: Any) -> None:
+        """Calls a method of the open file. A full disk causes one warning."""
+        if self.file is None:
+            return
         try:
-            written = self.file.write(line)
-            if written < len(line):
-                self.file.truncate(os.fstat(self.file.fileno()).st_size - written)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
+            getattr(self.file, method)(*args, **kwargs)
+        except AccelerateError as error:
+            reason = str(error).removeprefix("[tracking] ")
             self._warn_once(
-                f"[tracker jsonl] Cannot write {self.path}: {error.strerror}. The run continues "
-                "without this tracker, and further failures are not shown"
+                f"[tracker jsonl] Cannot write metrics: {reason}. The run continues without this "
+                "tracker, and further failures are not shown"
             )
 
     def _warn_once(self, message: str) -> None:
@@ -732,11 +726,10 @@ class JsonLinesTracker(GeneralTracker):
             self._warned.add(kind)
             warnings.warn(message, stacklevel=4)
 
-    def _cut_unfinished_line(self) -> None:
-        """Removes a partial line that a killed process has left."""
-        self.file.seek(0)
-        whole = self.file.read()
-        self.file.truncate(whole.rfind(b"\n") + 1)
+
+def _json(values: dict) -> bytes:
+    """Lone surrogates, as in names of files that are not UTF-8, become question marks."""
+    return json.dumps(_plain(values), ensure_ascii=False).encode("utf-8", "replace")
 
 
 def _plain(values: dict, prefix: str = "") -> dict[str, Any]:

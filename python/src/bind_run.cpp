@@ -46,30 +46,27 @@ void bind_options(py::module_& module) {
       .def_readwrite("compression", &DdpOptions::compression)
       .def_readwrite("power_sgd", &DdpOptions::power_sgd);
   py::class_<ShardingOptions>(module, "ShardingOptions")
-      .def(
-          py::init([](int stage,
-                      int64_t min_unit_numbers,
-                      int64_t prefetch,
-                      const std::string& reduce_dtype,
-                      std::vector<std::string> ignored,
-                      bool cpu_offload) {
-            return ShardingOptions{
-                .stage = static_cast<ShardStage>(stage),
-                .min_unit_numbers = min_unit_numbers,
-                .prefetch = prefetch,
-                .reduce_dtype = parse_precision(reduce_dtype),
-                .ignored = std::move(ignored),
-                .cpu_offload = cpu_offload};
-          }),
-          py::arg("stage"),
-          py::arg("min_unit_numbers"),
-          py::arg("prefetch"),
-          py::arg("reduce_dtype") = "no",
-          py::arg("ignored") = std::vector<std::string>(),
-          py::arg("cpu_offload") = false)
-      .def_property_readonly("stage", [](const ShardingOptions& options) {
-        return static_cast<int>(options.stage);
-      });
+      .def(py::init<>())
+      .def_property(
+          "stage",
+          [](const ShardingOptions& options) {
+            return static_cast<int>(options.stage);
+          },
+          [](ShardingOptions& options, int stage) {
+            options.stage = static_cast<ShardStage>(stage);
+          })
+      .def_readwrite("min_unit_numbers", &ShardingOptions::min_unit_numbers)
+      .def_readwrite("prefetch", &ShardingOptions::prefetch)
+      .def_property(
+          "reduce_dtype",
+          [](const ShardingOptions& options) {
+            return find_precision(options.reduce_dtype).name;
+          },
+          [](ShardingOptions& options, const std::string& name) {
+            options.reduce_dtype = parse_precision(name);
+          })
+      .def_readwrite("ignored", &ShardingOptions::ignored)
+      .def_readwrite("cpu_offload", &ShardingOptions::cpu_offload);
   py::class_<MeshSizes>(module, "MeshSizes")
       .def(
           py::init([](int replicate,
@@ -84,11 +81,11 @@ void bind_options(py::module_& module) {
                 .sequence = sequence,
                 .tensor = tensor};
           }),
-          py::arg("replicate") = 0,
-          py::arg("shard") = 0,
-          py::arg("context") = 1,
-          py::arg("sequence") = 1,
-          py::arg("tensor") = 1);
+          py::arg("replicate") = MeshSizes().replicate,
+          py::arg("shard") = MeshSizes().shard,
+          py::arg("context") = MeshSizes().context,
+          py::arg("sequence") = MeshSizes().sequence,
+          py::arg("tensor") = MeshSizes().tensor);
   // Extension modules that have their own engine create these objects.
   py::class_<OwnEngine>(module, "OwnEngine");
   py::class_<GradScalerOptions>(module, "GradScalerOptions")
@@ -312,7 +309,8 @@ void bind_run(py::module_& module) {
           py::arg("type"),
           py::arg("evaluation_mode"),
           release)
-      .def_property_readonly("places_shards", &TrainingRun::places_shards)
+      .def_property_readonly(
+          "shards_parameters", &TrainingRun::shards_parameters)
       .def(
           "train_evaluated",
           &TrainingRun::train_evaluated,

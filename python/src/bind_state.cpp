@@ -98,9 +98,10 @@ StateDict to_state_dict(const py::handle& values) {
 }
 
 void bind_state(py::module_& module) {
-  module.def("is_checkpoint", [](const std::string& folder) {
-    return is_checkpoint(folder);
-  });
+  module.def(
+      "is_checkpoint",
+      [](const std::string& folder) { return is_checkpoint(folder); },
+      py::arg("folder"));
   module.def(
       "describe_missing_checkpoint",
       [](const std::string& folder, const py::function& is_one) {
@@ -180,6 +181,39 @@ void bind_state(py::module_& module) {
       "next_checkpoint_number",
       [](const std::string& parent) { return next_checkpoint_number(parent); },
       py::arg("parent"));
+  module.def(
+      "numbered_checkpoint",
+      [](const std::string& parent, std::int64_t number) {
+        return numbered_checkpoint(parent, number).string();
+      },
+      py::arg("parent"),
+      py::arg("number"));
+  module.def(
+      "checkpoint_number",
+      [](const std::string& folder) { return checkpoint_number(folder); },
+      py::arg("folder"));
+  module.def(
+      "numbered_checkpoints",
+      [](const std::string& parent) {
+        std::vector<std::string> folders;
+        for (const auto& [number, folder] : numbered_checkpoints(parent)) {
+          folders.push_back(folder.string());
+        }
+        return folders;
+      },
+      py::arg("parent"));
+  module.def(
+      "moments_of_job",
+      [](const std::string& parent,
+         const std::string& job,
+         std::int64_t first) { return moments_of_job(parent, job, first); },
+      py::arg("parent"),
+      py::arg("job"),
+      py::arg("first"));
+  module.def(
+      "is_original_checkpoint",
+      [](const std::string& folder) { return is_original_checkpoint(folder); },
+      py::arg("folder"));
   module.def(
       "rotate_checkpoints",
       [](const std::string& parent, std::int64_t limit) {

@@ -21,6 +21,7 @@ void bind_placement(pybind11::module_& module);
 void bind_capture(pybind11::module_& module);
 void bind_checkpoints(pybind11::module_& module);
 void bind_steps(pybind11::module_& module);
+void bind_tracking(pybind11::module_& module);
 void bind_run(pybind11::module_& module);
 void bind_verification(pybind11::module_& module);
 void bind_selftest(pybind11::module_& module);

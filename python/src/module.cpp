@@ -18,6 +18,7 @@ PYBIND11_MODULE(_C, module) {
   bind_placement(module);
   bind_checkpoints(module);
   bind_steps(module);
+  bind_tracking(module);
   bind_run(module);
   bind_capture(module);
   bind_verification(module);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goes on with a training that Python began: test_checkpoint_languages.py.
+// Resumes a training that Python began: test_checkpoint_languages.py.
 //
 //     checkpoint_resume CHECKPOINT OPTIMIZER NUM_BATCHES OUTPUT
 //

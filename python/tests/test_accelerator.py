@@ -53,7 +53,7 @@ def test_a_launcher_that_asks_for_more_is_answered(monkeypatch):
         Accelerator()
 
 
-def test_a_name_that_nobody_knows_is_an_attribute_error():
+def test_an_unknown_name_is_an_attribute_error():
     accelerator = Accelerator(cpu=True)
     with pytest.raises(AttributeError, match="no attribute 'sav_state'"):
         _ = accelerator.sav_state
@@ -163,7 +163,7 @@ def test_prepare_keeps_the_order_and_passes_other_objects_through():
         accelerator.prepare(net, optimizer, device_placement=[True])
 
 
-def test_optimizers_wait_for_the_end_of_the_window():
+def test_optimizers_step_at_the_end_of_an_accumulation():
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     net = torch.nn.Linear(1, 1, bias=False)
     net.weight.data.fill_(1)

@@ -83,7 +83,7 @@ def test_nothing_is_taken_away_where_the_new_one_fails(make, tmp_path):
     accelerator.load_state()
 
 
-def test_a_save_goes_on_beside_the_training(make, tmp_path):
+def test_an_asynchronous_save_runs_during_training(make, tmp_path):
     project = ProjectConfiguration("run", automatic_checkpoint_naming=True, total_limit=2)
     accelerator, *others = make(project_config=project)
     saved = []
@@ -100,7 +100,7 @@ def test_a_save_goes_on_beside_the_training(make, tmp_path):
         accelerator.save_state(layout="accelerate", asynchronous=True)
 
 
-def test_a_save_that_failed_beside_the_training_is_told_once(make, tmp_path):
+def test_an_asynchronous_save_that_failed_raises_once(make, tmp_path):
     accelerator, *others = make()
     accelerator.save_state("state")
     step(accelerator, *others)
@@ -221,7 +221,7 @@ def test_a_folder_that_is_named_latest_wins(make):
         (lambda a: a.register_for_checkpointing([]), r"list cannot be saved"),
     ],
 )
-def test_what_cannot_be_done_is_said(make, call, message):
+def test_saves_that_are_not_possible_raise(make, call, message):
     accelerator, *_ = make()
     with pytest.raises(ValueError, match=message):
         call(accelerator)
@@ -299,7 +299,7 @@ def test_a_damaged_checkpoint_changes_nothing(make, tmp_path):
 # --- what is in it ------------------------------------------------------------------------------
 
 
-def test_the_generators_of_python_and_numpy_go_on(make):
+def test_the_generators_of_python_and_numpy_resume(make):
     accelerator, *_ = make()
     accelerator.save_state("x")
     expected = [torch.rand(1).item(), random.random(), numpy.random.rand()]
@@ -619,7 +619,7 @@ def test_a_file_that_does_not_fit_is_named_and_leaves_nothing(tmp_path, monkeypa
 @pytest.mark.parametrize(
     "how", [{}, {"asynchronous": True}, {"layout": "accelerate"}], ids=json.dumps
 )
-def test_what_all_save_in_the_place_of_another_is_complete_before_one_loads_it(tmp_path, how):
+def test_a_replaced_checkpoint_of_all_ranks_is_complete_before_one_loads_it(tmp_path, how):
     out = ranks.fork_ours("checkpoints/replace_another.py", tmp_path, json.dumps(how))
     assert "equal 0" in out and "equal 1" in out
 
@@ -632,7 +632,7 @@ def test_a_rollback_drops_gradients_that_were_not_stepped(tmp_path, layout, num_
     assert all(f"equal {rank}" in out for rank in range(num_ranks))
 
 
-def test_the_main_process_saves_alone_and_waits_for_nobody(tmp_path):
+def test_the_main_process_saves_alone_without_waiting(tmp_path):
     out = ranks.fork_ours("checkpoints/main_process_saves_alone.py", tmp_path)
     assert "done 0" in out and "done 1" in out
     out = ranks.fork_ours("checkpoints/load_what_one_saved_alone.py", tmp_path)

@@ -53,7 +53,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("num_processes, case", [(1, c) for c in CASES] + [(2, "fused")])
-def test_cpp_goes_on_where_python_stopped(tmp_path, num_processes, case):
+def test_cpp_resumes_a_checkpoint_of_python(tmp_path, num_processes, case):
     optimizer, options, theirs, rounding = CASES[case]
     # In the middle of an epoch, and during accumulation.
     save_at = 13 if num_processes == 1 else 7

@@ -203,7 +203,7 @@ def test_a_batch_counts_once_the_next_was_asked_for(make):
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_a_batch_of_a_stateful_loader_counts_when_it_is_handed_out(make, leaves):
+def test_a_batch_of_a_stateful_loader_counts_when_it_is_returned(make, leaves):
     config = DataLoaderConfiguration(use_stateful_dataloader=True)
     accelerator, *_ = make(dataloader_config=config)
     loader = accelerator.prepare(DataLoader(torch.arange(20), 2))
@@ -236,7 +236,7 @@ def test_a_loop_around_another_over_the_same_loader_keeps_its_position(make):
     assert [batch.tolist() for batch in loader] == expected[4:]
 
 
-def test_a_loop_in_which_state_is_loaded_goes_on(make):
+def test_a_loop_in_which_state_is_loaded_continues(make):
     """As in the original: epochs are counted, and each has its own order."""
     config = DataLoaderConfiguration(use_seedable_sampler=True, data_seed=3)
 
@@ -430,7 +430,7 @@ def test_a_sampler_that_cannot_be_replayed_is_named(make, sampler, num_done, res
         assert len(told) == 1 and sampler.__name__ in told[0]
 
 
-def test_a_loader_with_a_generator_goes_on(make):
+def test_a_loader_with_a_generator_resumes(make):
     def loader_of(accelerator, seed):
         return shuffled(accelerator, generator=torch.Generator().manual_seed(seed))
 

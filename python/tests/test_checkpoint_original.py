@@ -22,7 +22,7 @@ def train(is_ours, folder, num_processes, begin=0, at=0, load="", save="", **how
 
 
 @pytest.mark.parametrize("num_processes", tiers.cases([1, 2], small=[2]))
-def test_a_checkpoint_of_the_original_goes_on_here_and_ours_goes_on_there(tmp_path, num_processes):
+def test_a_checkpoint_of_the_original_resumes_here_and_ours_resumes_there(tmp_path, num_processes):
     theirs = train(False, tmp_path, num_processes, at=4, save="theirs")
     assert not (tmp_path / "theirs/checkpoint.json").exists()
     # A new loop draws from generators, so resumed runs are compared with resumed runs there.
@@ -45,6 +45,6 @@ def test_weights_of_the_original_as_pickles_load(tmp_path):
     assert train(False, tmp_path, 1, begin=4, load="ours") == rest
 
 
-def test_a_model_of_transformers_with_tied_weights_goes_on_and_is_read_by_it(tmp_path):
+def test_a_model_of_transformers_with_tied_weights_resumes_and_is_read_by_it(tmp_path):
     pytest.importorskip("transformers")
     assert "equal" in ranks.fork_ours("checkpoints/tied_transformer.py", tmp_path, num_ranks=1)

@@ -63,7 +63,7 @@ UNFIT = {
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("make", UNFIT.values(), ids=UNFIT.keys())
-def test_what_files_cannot_hold_is_refused_by_name(tmp_path, make, asynchronous):
+def test_values_that_files_cannot_contain_are_named_in_an_error(tmp_path, make, asynchronous):
     accelerator = Accelerator(cpu=True)
     accelerator.prepare(Buffered(make()))
     with pytest.raises(UsageError, match=r"'kept' has dtype .* safe_serialization=False"):
@@ -169,7 +169,7 @@ def test_what_does_not_fit_changes_nothing(tmp_path, optimizer, schedule, messag
         ),
     ],
 )
-def test_the_state_of_another_class_is_told(tmp_path, optimizer, schedule, message):
+def test_the_state_of_a_different_class_raises(tmp_path, optimizer, schedule, message):
     accelerator, *_ = run_of(adamw, steps)
     accelerator.save_state(tmp_path / "state")
     other, *_ = run_of(optimizer, schedule)
@@ -220,7 +220,7 @@ def test_the_state_of_another_class_without_what_a_step_needs_is_refused(
         (of_kind("NAdam"), of_kind("RAdam")),
     ],
 )
-def test_the_state_of_another_class_with_what_a_step_needs_goes_on(tmp_path, saving, loading):
+def test_the_state_of_a_different_class_with_what_a_step_needs_resumes(tmp_path, saving, loading):
     saved_after_a_step(tmp_path, saving)
     other, model, used, _ = run_of(loading, steps)
     with pytest.warns(UserWarning, match="State that the two optimizers do not share is lost"):
@@ -232,7 +232,7 @@ def test_the_state_of_another_class_with_what_a_step_needs_goes_on(tmp_path, sav
 
 
 @pytest.mark.parametrize("kind", ["Adafactor", "AdamW"])
-def test_an_optimizer_of_masters_takes_its_own_state(kind):
+def test_an_optimizer_of_master_weights_loads_its_own_state(kind):
     model = torch.nn.Linear(4, 3)
     optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.1)
     AcceleratorState._reset_state(True)

@@ -84,7 +84,7 @@ def test_keys_of_this_program_survive(tmp_path: Path) -> None:
     assert load_config_from_file(str(path)).to_dict()["log_dir"] == "logs"
 
 
-def test_mistakes_are_told_with_their_place(tmp_path: Path) -> None:
+def test_errors_name_the_file_and_the_line(tmp_path: Path) -> None:
     path = tmp_path / "wrong.yaml"
     with pytest.raises(FileNotFoundError, match="wrong.yaml` does not exist"):
         load_config_from_file(str(path))

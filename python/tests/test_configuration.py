@@ -273,7 +273,7 @@ def test_no_backend_compiles_nothing():
     assert "ACCELERATE_DYNAMO_BACKEND" not in os.environ
 
 
-def test_nothing_is_said_of_what_is_not_asked_for():
+def test_options_at_their_defaults_warn_of_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Accelerator(cpu=True)

@@ -94,7 +94,7 @@ def test_batches_of_varying_size_are_repeated_whole():
     assert told(loader) == [([3], False, 1, 1), ([0, 1, 2], True, 3, 0)]
 
 
-def test_a_batch_sampler_in_the_place_of_the_sampler_is_sharded():
+def test_a_batch_sampler_passed_as_the_sampler_is_sharded():
     loader = DataLoader(WholeRows(), batch_size=None, sampler=BatchSampler(range(10), 3, False))
     assert told(of_rank_1(loader)) == [([3, 4, 5], False, 3, 3), ([9, 0, 1], True, 3, 1)]
     assert len(of_rank_1(loader)) == 2
@@ -102,7 +102,7 @@ def test_a_batch_sampler_in_the_place_of_the_sampler_is_sharded():
     assert [batch.tolist() for batch in alone] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
 
 
-def test_one_process_is_never_filled_up():
+def test_one_process_is_never_padded():
     user = DataLoader(TEN, 4)
     loader = prepare_data_loader(user)
     assert told(loader)[-1] == ([8, 9], True, 2, 2)
@@ -302,7 +302,7 @@ def test_use_seedable_sampler_shuffles_alike_on_every_rank_and_anew_in_every_epo
     assert [a + b for a, b in zip(orders(0), orders(1), strict=True)] == expected
 
 
-def test_the_epoch_reaches_every_sampler_and_the_data_set():
+def test_the_epoch_reaches_every_sampler_and_the_dataset():
     class Told(BatchSampler):
         def set_epoch(self, epoch):
             epochs.append(("batch sampler", epoch))
@@ -327,7 +327,7 @@ def test_the_epoch_reaches_every_sampler_and_the_data_set():
         assert loader.iteration == 4
 
 
-def test_skipping_goes_on_in_the_middle_of_an_epoch():
+def test_skipping_resumes_in_the_middle_of_an_epoch():
     loader = of_rank_1(DataLoader(torch.arange(11), 3))
     rest = skip_first_batches(loader, 1)
     assert isinstance(rest.batch_sampler, SkipBatchSampler)
@@ -363,7 +363,7 @@ def dispatched(dataset):
     ],
     ids=["map", "map, workers", "stream", "dispatched stream", "dispatched map"],
 )
-def test_a_restored_loader_goes_on_where_the_other_stood(make):
+def test_a_restored_loader_resumes_at_the_saved_position(make):
     whole = make()
     epochs = [told(whole) for _ in range(3)]
     for stop in range(1, len(epochs[1]) + 1):
@@ -402,7 +402,7 @@ def test_a_position_brings_the_seed_along_and_is_of_ints():
         plain._restore_position(loader._position())
 
 
-def test_what_was_handed_out_before_is_not_read_again():
+def test_batches_that_were_returned_before_are_not_read_again():
     read = []
 
     class Watched(torch.utils.data.Dataset):
@@ -439,7 +439,7 @@ def test_the_rest_of_an_epoch_that_is_skipped_to_counts_for_the_loader():
         assert len(list(loader)) == 5
 
 
-def test_a_sampler_is_set_underneath_whatever_stands_in_between():
+def test_a_sampler_is_set_below_other_wrappers():
     for loader in (
         prepare_data_loader(DataLoader(TEN, 2)),
         of_rank_1(DataLoader(TEN, 2)),
@@ -484,7 +484,7 @@ def test_arguments_that_say_no_number_of_batches_are_refused(arguments, sentence
         skip_first_batches(*arguments)
 
 
-def test_a_stream_without_a_length_goes_on_from_its_state():
+def test_a_stream_without_a_length_resumes_from_its_state():
     loader = of_rank_1(DataLoader(Stream(17), 3))
     batches = iter(loader)
     next(batches)
@@ -533,7 +533,7 @@ def test_one_process_takes_whatever_batches_a_stream_has():
         assert only == batch or only.keys() == batch.keys()
 
 
-def test_batches_of_varying_size_are_dealt_out_whole_where_nothing_is_filled_up():
+def test_batches_of_varying_size_are_dealt_out_whole_without_padding():
     class Varying:
         batch_size = 3
 
@@ -576,7 +576,7 @@ def test_batches_travel_as_bytes():
         (DataLoader(TEN, 2), {"torch_device_mesh": object()}, "torch_device_mesh is not supported"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_sentence(loader, options, sentence):
+def test_loaders_that_are_not_supported_raise_one_sentence(loader, options, sentence):
     with pytest.raises(ValueError, match=rf"^\[\w+\] .*{sentence}[^\n]*$"):
         of_rank_1(loader, **options)
 
@@ -590,7 +590,7 @@ def test_a_batch_sampler_whose_batches_are_not_of_its_size_is_refused():
         list(of_rank_1(DataLoader(TEN, batch_sampler=Own(range(5), 2, False))))
 
 
-def test_a_prepared_loader_is_freed_when_nobody_holds_it():
+def test_a_prepared_loader_is_freed_with_its_last_reference():
     class Data(torch.utils.data.Dataset):
         __getitem__ = TEN.__getitem__
 

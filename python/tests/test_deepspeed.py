@@ -316,7 +316,7 @@ def test_warm_up_along_a_logarithm():
     assert pickle.loads(pickle.dumps(accelerator)).deepspeed_plugin is accelerator.deepspeed_plugin
 
 
-def test_a_run_goes_on_from_its_checkpoint(tmp_path):
+def test_a_run_resumes_from_its_checkpoint(tmp_path):
     section = {"type": "WarmupLR", "params": {"warmup_max_lr": "auto", "warmup_num_steps": 4}}
     config = {**ZERO, "scheduler": section, "optimizer": {"type": "AdamW", "params": {}}}
     model = torch.nn.Linear(2, 2)
@@ -386,7 +386,7 @@ def prepared_line(steps=1):
 
 
 @pytest.mark.parametrize("divides", [True, False, None])
-def test_a_loss_is_divided_by_micro_batches_unless_told_not_to(divides):
+def test_a_loss_is_divided_by_micro_batches_by_default(divides):
     accelerator, module, model, optimizer = prepared_line(steps=4)
     kwargs = {} if divides is None else {"scale_wrt_gas": divides}
     accelerator.backward(model(torch.ones(1, 2)).sum(), **kwargs)

@@ -42,7 +42,7 @@ def make(fused: bool):
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("saved_after", [1, 3, 5])
-def test_the_state_of_a_run_goes_on_bit_for_bit(fused, saved_after):
+def test_the_state_of_a_run_resumes_bit_for_bit(fused, saved_after):
     batches = torch.randn(9, 4, 3, generator=torch.Generator().manual_seed(1))
 
     def run(parts, begin, end):
@@ -75,7 +75,7 @@ def test_the_state_of_a_run_goes_on_bit_for_bit(fused, saved_after):
         assert torch.equal(a, b)
 
 
-def test_a_loader_goes_on_where_the_registry_says():
+def test_a_loader_resumes_at_the_position_in_the_registry():
     def loader_of(accelerator):
         data = torch.arange(20.0)
         return accelerator.prepare(torch.utils.data.DataLoader(data, batch_size=2, shuffle=True))

@@ -538,7 +538,7 @@ def test_hooks_of_the_head_change_gradients(family, padded, monkeypatch):
     assert_equal_gradients(fused, plain)
 
 
-def test_a_norm_that_nobody_reads_has_no_gradient():
+def test_an_unused_norm_has_no_gradient():
     for model in both(gpt2):
         model(torch.arange(8)[None], output_hidden_states=True).hidden_states[1].sum().backward()
         assert model.transformer.h[0].ln_2.weight.grad is not None

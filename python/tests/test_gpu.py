@@ -46,7 +46,7 @@ def test_fp16_trains_as_pytorchs_own_scaler(tmp_path):
     assert "equal" in ranks.check(ranks.run([sys.executable], tmp_path, "gpu/fp16.py"))
 
 
-def test_trainer_goes_on_in_fp16_as_if_it_had_not_ended(tmp_path):
+def test_trainer_resumes_in_fp16_as_if_it_had_not_ended(tmp_path):
     runs = Runs("trainer.py", tmp_path, python_with("libraries"), 1, ["resumed_fp16"])
     original, ours = (answers[0] for answers in runs.compared("resumed_fp16"))
     assert ours["device"] == "cuda" and "scaler.pt" in ours["files"]
@@ -114,7 +114,7 @@ CAPTURED_BY_NCCL = "gpu/captured_by_nccl.py"
 
 
 @pytest.mark.parametrize("backend", ["nccl", "cpu:gloo,cuda:nccl"])
-def test_captured_steps_whose_gradients_meet_by_nccl_train_as_they_are_written(tmp_path, backend):
+def test_captured_steps_that_synchronise_by_nccl_train_as_they_are_written(tmp_path, backend):
     import sys
 
     result = ranks.run([sys.executable], tmp_path, CAPTURED_BY_NCCL, backend)

@@ -25,7 +25,7 @@ def test_gradients_equal_those_of_pytorch(tmp_path):
     assert "equal 0" in out and "equal 1" in out
 
 
-def test_gradients_wait_inside_of_no_sync_and_meet_after_it(tmp_path):
+def test_gradients_wait_inside_of_no_sync_and_synchronise_after_it(tmp_path):
     out = ranks.fork_ours("gradients/no_sync.py", tmp_path)
     assert "equal 0" in out and "equal 1" in out
 
@@ -42,7 +42,7 @@ def test_parameters_may_be_frozen_and_unfrozen_after_prepare(tmp_path):
     assert ranks.run_ours("gradients/freeze_after_prepare.py", tmp_path) == ["equal", "equal"]
 
 
-def test_a_parameter_of_no_model_is_said_once(tmp_path):
+def test_a_parameter_of_no_model_warns_once(tmp_path):
     script = "gradients/parameter_of_no_model.py"
     for said in ranks.run_ours(script, tmp_path):
         assert len(said) == 1, said
@@ -62,7 +62,7 @@ def test_a_users_exception_in_backward_stays_what_it_is(tmp_path):
     assert ranks.run_ours("gradients/users_exception_in_backward.py", folder) == ["mine", "mine"]
 
 
-def test_gradients_that_do_not_meet_are_said_once_and_refused_in_debug_mode(tmp_path):
+def test_gradients_that_are_not_synchronised_warn_once_and_raise_in_debug_mode(tmp_path):
     assert ranks.run_ours("gradients/unsynchronised_gradients.py", tmp_path) == ["said", "said"]
     folder = tmp_path / "debug"
     folder.mkdir()
@@ -72,7 +72,7 @@ def test_gradients_that_do_not_meet_are_said_once_and_refused_in_debug_mode(tmp_
     assert "[backward] This loss does not depend on any prepared model" in result.stderr
 
 
-def test_gradients_that_do_not_meet_are_said_for_each_model(tmp_path):
+def test_gradients_that_are_not_synchronised_warn_for_each_model(tmp_path):
     stayed = "[backward] The gradients of '{}' were not synchronised between processes"
     first, second = ranks.run_ours("gradients/unsynchronised_for_each_model.py", tmp_path)
     assert first == second
@@ -97,7 +97,7 @@ def test_weighted_losses_train_as_one_batch(tmp_path):
 @pytest.mark.parametrize(
     ("weighing", "steps", "each"), [(0, 1, False), (1, 1, False), (0, 2, False), (0, 2, True)]
 )
-def test_a_weight_on_some_ranks_is_named_where_gradients_meet(tmp_path, weighing, steps, each):
+def test_a_weight_on_some_ranks_is_named_when_gradients_are_synchronised(tmp_path, weighing, steps, each):
     script = "gradients/weight_on_some_ranks.py"
     values = map(json.dumps, (steps, weighing, each))
     for said, found in ranks.run_ours(script, tmp_path, *values):
@@ -135,7 +135,7 @@ class _NoNumber:
 @pytest.mark.parametrize(
     "weight", ["3", b"3", [3], (3,), {}, 1j, object(), _NoNumber(), 10**400, np.ones((2, 2))]
 )
-def test_a_weight_that_is_no_number_is_refused_in_a_line(weight):
+def test_a_weight_that_is_not_a_number_raises_one_line(weight):
     with pytest.raises(ValueError) as caught:
         _backward(weight)
     said = str(caught.value)
@@ -216,7 +216,7 @@ def test_accumulated_steps_equal_those_of_the_original(tmp_path, steps):
             assert a[0] == pytest.approx(b[0], rel=2e-5), step
 
 
-def test_masters_train_as_the_same_arithmetic_by_hand(tmp_path):
+def test_master_weights_train_as_the_same_arithmetic_by_hand(tmp_path):
     """bf16 weights with fp32 master weights: compared with the same arithmetic by hand, and resumed
     from a checkpoint in the middle. Both processes have the same data, whose mean is exact."""
     for got in ranks.run_ours("gradients/masters_by_hand.py", tmp_path):
@@ -264,7 +264,7 @@ def test_an_unused_parameter_gets_a_hint_in_python(tmp_path):
         )
 
 
-def test_an_unknown_option_of_powersgd_is_told_the_known_ones():
+def test_an_unknown_option_of_powersgd_names_the_known_ones():
     handler = DistributedDataParallelKwargs(
         comm_hook=DDPCommunicationHookType.POWER_SGD, comm_state_option={"rank": 2}
     )

@@ -151,7 +151,7 @@ def test_a_slow_rank_is_no_error(tmp_path: Path) -> None:
         assert started.processes[0].wait() == 0, started.log()
 
 
-def test_a_wrong_shape_that_is_compared_makes_nobody_wait(tmp_path: Path) -> None:
+def test_a_wrong_shape_that_is_compared_makes_no_rank_wait(tmp_path: Path) -> None:
     actions = ("gather_4_columns", "gather_5_columns")
     result = run(LAUNCH, tmp_path, PROGRAM, *actions, ACCELERATE_HANG_SECONDS="60")
     assert result.returncode != 0
@@ -192,7 +192,7 @@ def test_collectives_of_some_ranks_are_named_with_both_lines(tmp_path: Path) -> 
     assert told in result.stderr, result.stderr
 
 
-def test_a_hang_is_said_once_and_ends_in_an_exception(tmp_path: Path) -> None:
+def test_a_hang_is_reported_once_and_ends_with_an_exception(tmp_path: Path) -> None:
     arguments = ("all_reduce", "spin", "--timeout", "4")
     result = run(LAUNCH, tmp_path, PROGRAM, *arguments, ACCELERATE_HANG_SECONDS="0.5")
     assert result.returncode != 0
@@ -225,7 +225,7 @@ def said_after_two_seconds(folder: Path, script: str) -> str:
     return said
 
 
-def test_a_wait_that_follows_another_is_told_of(tmp_path: Path) -> None:
+def test_a_wait_that_follows_another_is_reported(tmp_path: Path) -> None:
     said = said_after_two_seconds(tmp_path, "hangs/keep_the_interpreter.py")
     assert "waiting in all_reduce(float32[3]), collective 3" in said, said
     assert "rank 1: in user code; collective 2 was its last" in said, said

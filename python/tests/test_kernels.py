@@ -386,7 +386,7 @@ def test_packed_attention_keeps_sequences_apart_and_takes_what_is_empty():
     assert all(tensor.grad.shape == (0, 2, 4) for tensor in none)
 
 
-def test_wrong_shapes_and_names_are_told():
+def test_wrong_shapes_and_names_raise():
     with pytest.raises(ValueError, match="expected 'none' or 'tanh'"):
         kernels.linear_gelu_linear(*(torch.ones(2, 2) for _ in range(4)), approximate="erf")
     with pytest.raises(RuntimeError, match=r"\[swiglu\] Got"):

@@ -79,7 +79,7 @@ def test_classes_lambdas_closures_and_globals_of_main_travel_by_value():
     assert out == "True 42\n"
 
 
-def test_a_module_beside_the_caller_is_found_though_only_its_sys_path_names_it(tmp_path):
+def test_a_module_in_the_folder_of_the_caller_is_found_though_only_its_sys_path_names_it(tmp_path):
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "neighbour.py").write_text("def answer():\n    return 'from beside'\n")
     # The program looks for the module beside itself.
@@ -230,7 +230,7 @@ def start_waiting(
 
 
 @pytest.mark.parametrize("options", [[], ["ignore_interrupts"]])
-def test_an_interrupt_ends_all_workers_and_goes_on(tmp_path, options):
+def test_an_interrupt_ends_all_workers_and_the_notebook_continues(tmp_path, options):
     process, workers = start_waiting(tmp_path, *options)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=LIMIT_SECONDS)
@@ -326,7 +326,7 @@ def test_one_process_is_called_in_place_with_the_precision_set(monkeypatch):
     assert "ACCELERATE_MIXED_PRECISION" not in os.environ
 
 
-def test_workers_on_the_cpu_are_told_so_and_get_the_precision(monkeypatch):
+def test_workers_inherit_the_device_and_the_precision(monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_CPU", "1")
 
     def settings() -> tuple[str, str]:
@@ -378,7 +378,7 @@ def test_more_processes_than_gpus_are_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("wanted", [-1, 1.5, "2"])
-def test_what_is_no_number_of_processes_is_refused(monkeypatch, wanted):
+def test_an_invalid_number_of_processes_raises(monkeypatch, wanted):
     monkeypatch.setenv("ACCELERATE_USE_CPU", "1")
     with pytest.raises(ValueError, match=f"num_processes is {wanted!r}, expected a whole .* 1$"):
         notebook_launcher(print, num_processes=wanted)
@@ -428,7 +428,7 @@ def test_what_the_program_refuses_is_raised_in_its_words(monkeypatch):
         notebook_launcher(print, num_processes=2, use_port="99999")
 
 
-def test_a_missing_program_is_said_in_one_sentence(tmp_path, monkeypatch):
+def test_a_missing_program_raises_one_sentence(tmp_path, monkeypatch):
     inside = tmp_path / "lib" / "accelerate" / "_launch" / "x.py"
     monkeypatch.setattr(_launch_child, "__file__", str(inside))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
@@ -451,7 +451,7 @@ def test_processes_of_the_users_own_get_their_rank_from_the_index(monkeypatch):
     assert seen == [("word", "1", "3", "1")]
 
 
-def test_processes_of_the_users_own_meet_through_a_file(tmp_path):
+def test_custom_processes_connect_through_a_file(tmp_path):
     out = run_program(
         "launchers/own_processes.py",
         WORLD_SIZE="2",

@@ -78,7 +78,7 @@ def test_what_fails_on_the_rank_that_reads_is_raised_on_all(tmp_path):
     assert sorted(i for r in ranks for batch in r["after"] for i in batch) == list(range(8))
 
 
-def test_dispatched_loops_are_left_nested_and_gone_on_with(tmp_path):
+def test_dispatched_loops_are_left_nested_and_resumed(tmp_path):
     def of_rank(rank):
         # The last of seven rounds has samples 24 and 25, one for each process.
         return [[i, i + 1] for i in range(2 * rank, 24, 4)] + [[24 + rank]]

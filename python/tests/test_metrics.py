@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gather_for_metrics` returns each sample of an epoch once, whatever was drawn and filled up;
+"""`gather_for_metrics` returns each sample of an epoch once, however batches were drawn and padded;
 expected values are counted by hand."""
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def test_all_that_a_sampler_drew_is_there(accelerator, sampler):
 
 
 @pytest.mark.parametrize("data", [NUMBERS[:11], Count(11)], ids=["map", "stream"])
-def test_a_loss_that_stands_for_each_sample_counts_so_often(accelerator, data):
+def test_a_loss_of_each_sample_counts_once_per_sample(accelerator, data):
     loader = accelerator.prepare(DataLoader(data, batch_size=8))
     losses = []
     for batch in loader:
@@ -149,7 +149,7 @@ def test_repeated_batches_do_not_count_whatever_their_rows_are(two):
     assert first and all("1 of the 2 samples" in text for text in first) and second == []
 
 
-def test_ranks_with_and_without_objects_meet(two):
+def test_ranks_with_and_without_objects_gather_together(two):
     for found in two:
         ranks = found["ranks"]
         assert ranks["some and none"] == ["a"]
@@ -198,7 +198,7 @@ def test_values_that_do_not_fit_are_named_on_every_rank(two):
     assert "Can't pickle" in told
 
 
-def test_rows_that_stand_for_no_sample_are_warned_of_once(tmp_path):
+def test_rows_that_are_not_samples_warn_once(tmp_path):
     # The last batch of process 1 is the only one with repeats.
     first, second = run_ours("metrics/repeated_rows.py", tmp_path)
     assert not first

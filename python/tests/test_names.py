@@ -155,7 +155,7 @@ def test_a_call_raises_the_sentence(hook: typing.Any) -> None:
     assert str(error.value).startswith("accelerate.hooks.AlignDevicesHook is not supported")
 
 
-def test_a_subclass_raises_the_sentence_also_beside_other_bases(hook: typing.Any) -> None:
+def test_a_subclass_raises_the_sentence_even_with_other_bases(hook: typing.Any) -> None:
     with pytest.raises(NotImplementedError, match="AlignDevicesHook is not supported"):
 
         class Mine(hook):

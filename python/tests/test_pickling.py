@@ -67,7 +67,7 @@ def test_a_module_inside_of_a_pickled_object_travels_along(model):
 
 
 def _copies(value):
-    """Copies in this process, also in torch's own format."""
+    """Copies in this process, including one in torch's own format."""
     buffer = io.BytesIO()
     torch.save(value, buffer)
     buffer.seek(0)

@@ -8,7 +8,7 @@ import ranks
 TRAIN = "preemption/stop_and_resume.py"
 
 
-def test_a_run_that_was_asked_to_stop_goes_on_bit_for_bit(tmp_path):
+def test_a_run_that_was_asked_to_stop_resumes_bit_for_bit(tmp_path):
     (tmp_path / "whole").mkdir()
     (tmp_path / "again").mkdir()
     whole = ranks.launch_ours(TRAIN, tmp_path / "whole", "0")

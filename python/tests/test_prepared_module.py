@@ -298,7 +298,7 @@ def test_gradients_are_those_of_all_processes(accelerator, pair):
     assert torch.equal(net.layer.weight.grad, torch.full((2, 3), 2 * mean))
 
 
-def test_a_parameter_that_is_gone_is_told_before_anything_is_trained(tmp_path):
+def test_a_removed_parameter_raises_before_anything_is_trained(tmp_path):
     end = (
         "after the module was prepared. Change modules before the first prepare(), or use a new "
         "Accelerator"

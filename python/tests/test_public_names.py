@@ -134,7 +134,7 @@ def test_nothing_that_is_there_is_called_missing(comparison: Comparison) -> None
     ]
 
 
-def test_every_difference_stands_in_the_table_and_the_table_has_no_other(
+def test_every_difference_is_in_the_table_and_the_table_has_no_other(
     comparison: Comparison,
 ) -> None:
     differences = comparison.differences

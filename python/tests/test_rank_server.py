@@ -29,14 +29,14 @@ def serve(folder: Path, thread_name: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_ranks_are_forked_beside_the_thread_of_jemalloc(tmp_path: Path) -> None:
+def test_ranks_are_forked_while_a_thread_of_jemalloc_runs(tmp_path: Path) -> None:
     served = serve(tmp_path, "jemalloc_bg_thd")
     assert served.returncode == 0, served.stderr
     assert json.loads(served.stdout) == {"codes": [0, 0], "output": "rank 0\nrank 1\n"}
 
 
 @pytest.mark.parametrize("name", ["python", "jemalloc"])
-def test_any_other_thread_is_refused_by_name(tmp_path: Path, name: str) -> None:
+def test_any_other_thread_is_named_in_an_error(tmp_path: Path, name: str) -> None:
     served = serve(tmp_path, name)
     assert served.returncode == 1 and served.stdout == ""
     assert f"[rank_server] cannot fork beside the threads ['{name}']" in served.stderr

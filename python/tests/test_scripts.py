@@ -28,7 +28,7 @@ def test_processes_are_connected_without_a_variable_set_by_hand(tmp_path, starte
     check_both(ranks.check(ranks.run(getattr(ranks, starter), tmp_path, TRAIN)), "trained")
 
 
-def test_own_collectives_run_beside_those_of_the_package(tmp_path):
+def test_own_collectives_run_together_with_those_of_the_package(tmp_path):
     check_both(ranks.fork_ours("scripts/own_collectives.py", tmp_path), "both")
 
 

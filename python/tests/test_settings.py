@@ -96,7 +96,7 @@ def test_the_originals_exception_is_ours() -> None:
     assert DistributedOperationException is MismatchError
 
 
-def test_processes_in_debug_mode_name_a_mismatch_and_go_on(tmp_path) -> None:
+def test_processes_in_debug_mode_name_a_mismatch_and_continue(tmp_path) -> None:
     starter = [*ranks.LAUNCH, "--debug"]
     output = ranks.check(ranks.run(starter, tmp_path, "settings/debug_mode.py"))
     assert "checked 0" in output and "checked 1" in output

@@ -66,7 +66,7 @@ RESUME = "sharding/other_number_of_processes.py"
 
 
 @pytest.mark.parametrize("stage", cases(["3", "2"], small=["3"]))
-def test_a_run_goes_on_at_another_number_of_processes(tmp_path, stage):
+def test_a_run_resumes_with_a_different_number_of_processes(tmp_path, stage):
     every = [(saved, loaded) for saved in range(1, 5) for loaded in range(1, 5)]
     pairs = cases(every, small=[(2, 1), (1, 2), (3, 2), (2, 3), (2, 2)])
     for num in sorted({saved for saved, _ in pairs}):
@@ -104,7 +104,7 @@ def test_a_sharded_model_is_written_unit_by_unit(tmp_path):
     assert "written 0" in out and "written 1" in out
 
 
-def test_trainer_shards_and_goes_on(tmp_path):
+def test_trainer_shards_and_resumes(tmp_path):
     """The last line of its history has the mean of the losses since the start."""
     pytest.importorskip("transformers")
     versions = cases(["1", "2"], small=["2"])
@@ -122,7 +122,7 @@ def test_lora_trains_generates_and_is_saved(tmp_path):
 
 
 @pytest.mark.parametrize("version", cases(["1", "2"], small=["2"]))
-def test_lora_in_a_trainer_goes_on(tmp_path, version):
+def test_lora_in_a_trainer_resumes(tmp_path, version):
     check_lora(tmp_path, "sharding/lora_in_trainer.py", version)
 
 

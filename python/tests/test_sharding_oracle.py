@@ -34,7 +34,7 @@ def test_every_rank_gets_the_samples_of_the_original(originals, ours):
     assert wrong == []
 
 
-def test_the_length_is_what_is_handed_out(ours):
+def test_the_length_is_the_number_of_returned_batches(ours):
     # A custom class only says how many batches it has, so it is unknown whether the last one has a
     # part for every rank.
     unknown = {str(("Own", *case, True, False)) for case in product(

@@ -106,13 +106,13 @@ def test_rows_grouped_by_length_are_each_seen_once(runs, scenario):
     for first in range(0, 3 * num_batches, num_batches):
         epoch = [rank["seen"][first : first + num_batches] for rank in ours]
         rows = [row for batches in epoch for batch in batches for row in batch]
-        # Two of 22 rows fill up the last batch.
+        # Two of 22 rows pad the last batch.
         assert len(rows) == 24 and set(rows) == set(range(22))
 
 
 @pytest.mark.parametrize("scenario", ["streamed_evaluation"])
 def test_a_stream_is_evaluated_row_by_row(runs, scenario):
-    """The loss of the last batch is also a mean over rows that fill it up, which the packages
+    """The loss of the last batch is also a mean over rows that pad it, which the packages
     distribute differently to two processes, so it is only close."""
     original, ours = runs.compared(scenario)
     near = 2e-4 if runs.num_processes == 2 else 0

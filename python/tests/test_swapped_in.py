@@ -93,7 +93,7 @@ def loader_of(accelerator, **settings):
 
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_loader_goes_on_from_its_state(shuffle, num_workers):
+def test_a_loader_resumes_from_its_state(shuffle, num_workers):
     config = DataLoaderConfiguration(use_stateful_dataloader=True)
     accelerator = Accelerator(cpu=True, dataloader_config=config)
     loader = loader_of(accelerator, shuffle=shuffle, num_workers=num_workers)

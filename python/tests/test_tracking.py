@@ -59,7 +59,7 @@ def test_each_process_leaves_a_trace(tmp_path):
     assert ours[0]["products"] == [1, 1, 2, 2]
 
 
-def test_json_lines_go_on_where_the_checkpoint_was(tmp_path):
+def test_json_lines_resume_at_the_step_of_the_checkpoint(tmp_path):
     """By the rule of docs/guide_observe.md for those who read them."""
 
     def start() -> Accelerator:
@@ -98,6 +98,22 @@ def test_json_lines_go_on_where_the_checkpoint_was(tmp_path):
     # A run without trackers also loads it.
     AcceleratorState._reset_state(True)
     Accelerator(cpu=True).load_state(tmp_path / "saved")
+
+
+def test_json_lines_have_the_bytes_of_cpp_runs(tmp_path):
+    """JSON has no NaN and no infinity, and JSON files are UTF-8 (RFC 8259)."""
+    accelerator = Accelerator(cpu=True, log_with="jsonl", project_dir=str(tmp_path))
+    accelerator.init_trackers("sky", {"größe": "ä\ud800", "none": None, "lr": 1e22})
+    values = {"nan": math.nan, "inf": -math.inf, "deep": {"er": {"one": 1}}, "yes": True, "half": 0.5}
+    accelerator.log(values, step=3)
+    accelerator.end_training()
+    lines = (tmp_path / "sky" / "metrics.jsonl").read_text("utf-8").splitlines()
+    # Without the time, which comes first.
+    assert [line.partition(",")[2] for line in lines[1:]] == [
+        '"event":"configuration","values":{"größe":"ä?","none":null,"lr":1e+22}}',
+        '"step":3,"values":{"nan":"NaN","inf":"-Infinity","deep/er/one":1,"yes":true,"half":0.5}}',
+        '"event":"finish"}',
+    ]
 
 
 def test_a_disk_that_is_full_for_a_while_costs_whole_lines(tmp_path):
@@ -161,13 +177,13 @@ def test_trackers_of_a_second_call_come_after_those_of_the_first(tmp_path):
     assert len(path.read_text().splitlines()) == len(lines)
 
 
-def test_values_that_no_tracker_gets_are_said_once(tmp_path):
+def test_values_that_no_tracker_gets_warn_once(tmp_path):
     accelerator = Accelerator(cpu=True, log_with="jsonl", project_dir=str(tmp_path))
     with pytest.warns(UserWarning, match=r"No tracker was started, .* call init_trackers\(\)") as said:
         for _ in range(2):
             accelerator.log({"loss": 1.0})
     assert len(said) == 1
-    # The scripts that switch tracking off go on calling both.
+    # Scripts that turn tracking off still call both.
     AcceleratorState._reset_state(True)
     accelerator = Accelerator(cpu=True)
     with warnings.catch_warnings():
@@ -176,7 +192,7 @@ def test_values_that_no_tracker_gets_are_said_once(tmp_path):
         accelerator.log({"loss": 1.0})
 
 
-def test_a_mistyped_tracker_is_told_all_names():
+def test_a_mistyped_tracker_raises_with_all_names():
     with pytest.raises(ValueError, match=r"logging capability: jsnl\. Choose between") as told:
         Accelerator(cpu=True, log_with="jsnl", project_dir="runs")
     for name in ("'all'", "'tensorboard'", "'jsonl'"):

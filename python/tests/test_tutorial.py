@@ -259,7 +259,7 @@ def assert_trained_together(records: list[Record]) -> None:
 
 
 def assert_same_training(records: list[Record], expected: list[Record]) -> None:
-    # Bit for bit, also on two processes: a sum of two numbers depends neither on their order nor
+    # Bit for bit, even on two processes: a sum of two numbers depends neither on their order nor
     # on the bucket they travel in, and half of it is exact.
     assert [record.losses for record in records] == [record.losses for record in expected]
     assert [record.weights for record in records] == [record.weights for record in expected]

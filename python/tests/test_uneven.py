@@ -23,7 +23,7 @@ def test_local_sgd_trains_as_the_originals(tmp_path):
     assert [a == b for a, b in zip(*ours)] == [False, False, True, False, False, True]
 
 
-def test_nothing_is_averaged_after_an_exception_and_gradients_meet_again(tmp_path):
+def test_nothing_is_averaged_after_an_exception_and_gradients_synchronise_again(tmp_path):
     assert ranks.run_ours("uneven/exception_in_local_sgd.py", tmp_path) == [[0.0, 1.5], [1.0, 1.5]]
 
 
@@ -72,12 +72,12 @@ def test_a_model_that_cannot_be_joined_needs_even_loaders(tmp_path):
         assert said.startswith("[join_uneven_inputs] The strategy of model 0 does not support")
 
 
-def test_a_join_that_an_exception_leaves_waits_for_nobody(tmp_path):
+def test_a_join_that_an_exception_leaves_does_not_wait(tmp_path):
     assert ranks.run_ours("uneven/exception_in_join.py", tmp_path) == [1.5, 1.5]
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_a_rank_that_ends_in_the_middle_of_a_window_is_named_on_all(tmp_path, weighted):
+def test_a_rank_that_ends_in_the_middle_of_an_accumulation_is_named_on_all(tmp_path, weighted):
     words = (json.dumps(weighted), json.dumps([(6, 3)]))
     for weight, said in ranks.run_ours("uneven/unfinished_window.py", tmp_path, *words):
         ((kind, line),) = said
@@ -92,7 +92,7 @@ def test_a_rank_that_ends_in_the_middle_of_a_window_is_named_on_all(tmp_path, we
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_ranks_that_end_at_the_same_place_of_a_window_go_on_from_there(tmp_path, weighted):
+def test_ranks_that_end_at_the_same_micro_batch_of_an_update_resume_there(tmp_path, weighted):
     words = (json.dumps(weighted), json.dumps([(4, 2), (5, 3), (1, 1)]))
     for weight, said in ranks.run_ours("uneven/unfinished_window.py", tmp_path, *words):
         assert said == []

@@ -129,7 +129,7 @@ def test_the_timeout_of_a_group_depends_on_its_backend() -> None:
     assert options.InitProcessGroupKwargs(timeout=timedelta(seconds=5)).timeout.seconds == 5
 
 
-def test_logs_go_to_the_project_folder_unless_told_otherwise() -> None:
+def test_logs_go_to_the_project_folder_by_default() -> None:
     assert options.ProjectConfiguration("a").logging_dir == "a"
     assert options.ProjectConfiguration("a", "b").logging_dir == "b"
     configuration = options.ProjectConfiguration()
@@ -320,7 +320,7 @@ def test_a_progress_bar_is_silent_on_the_second_process(second_of_two: Any, caps
     assert utils.tqdm(range(3), main_process_only=False, disable=True).disable
 
 
-def test_a_progress_bar_refuses_a_flag_in_the_place_of_the_items() -> None:
+def test_a_progress_bar_rejects_a_flag_instead_of_the_items() -> None:
     with pytest.raises(ValueError, match=r"\[tqdm\] The first argument is True"):
         utils.tqdm(True, range(3))
 

@@ -81,7 +81,7 @@ at::Tensor stretch_llama3(
 // Radians per position, D / 2 of them. Newer files have `rope_parameters`,
 // older ones `rope_theta` and `rope_scaling`.
 at::Tensor rotary_frequencies(const ModelConfig& config, int64_t head_dim) {
-  const auto rope = config.part(
+  const auto rope = config.section(
       config.has("rope_scaling") ? "rope_scaling" : "rope_parameters");
   const double theta =
       rope.number("rope_theta", config.number("rope_theta", 10000.0));

@@ -174,7 +174,7 @@ std::string ModelConfig::text(const char* key, const std::string& fallback)
   return value.get<std::string>();
 }
 
-ModelConfig ModelConfig::part(const char* key) const {
+ModelConfig ModelConfig::section(const char* key) const {
   const auto& value = impl_->at(key);
   if (!value.is_null() && !value.is_object()) {
     refuse_value(*this, key, value, "an object");

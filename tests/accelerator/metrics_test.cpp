@@ -113,7 +113,7 @@ class TwoTwoOne final : public BatchSampler {
   }
 };
 
-// Three packed batches for two ranks: the one that fills up the last round does
+// Three packed batches for two ranks: the one that pads the last round does
 // not count, although its single row is not its number of samples.
 TEST(Metrics, DropRepeatedBatchesWhoseRowsAreNotSamples) {
   torch::manual_seed(3);

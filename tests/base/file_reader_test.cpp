@@ -73,7 +73,7 @@ TEST_F(FileReaderTest, KeepsTheContentOfAReplacedFile) {
   EXPECT_EQ(part, numbered(10));
 }
 
-TEST_F(FileReaderTest, RefusesWhatIsNoFile) {
+TEST_F(FileReaderTest, RefusesFolders) {
   EXPECT_THAT(
       [&] { FileReader(path_, "[offload]"); },
       ::testing::Throws<SystemError>(Property(

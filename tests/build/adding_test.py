@@ -9,8 +9,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDERS = ("include", "src", "cli", "python/accelerate", "python/src")
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".py", ".pyi", ".txt"}
 
-# Kind in docs/adding.md, what names the variant in code, and the files for it. Each variant also
-# stands in the CMakeLists.txt of its folder.
+# Kind in docs/adding.md, what names the variant in code, and the files for it. The CMakeLists.txt of
+# its folder also names each variant.
 VARIANTS = [
     ("optimizer", r"\bLion(?:Options|State)?\b",
      {"src/training/optim/lion.cpp", "include/accelerate/optimizers.h"}),
@@ -26,6 +26,18 @@ VARIANTS = [
       "src/core/process/cluster_environment.h"}),
     ("model", r"\bdistilbert_architecture\b",
      {"src/models/distilbert.cpp", "src/models/architecture.h"}),
+    ("model family", r'"gpt_neox"', {"src/core/sizing/model_families.cpp"}),
+    ("option of launch", r"\blog_max_mb\b|\bkLogMaxMb\b",
+     {"src/core/config/launch_config.h", "src/core/config/fields.cpp", "src/core/base/variables.h",
+      "src/launcher/launch/plan/plan.cpp"}),
+    ("training option", r"\bgrowth_interval\b",
+     {"include/accelerate/training/grad_scaler.h", "src/training/precision/grad_scaler.cpp",
+      "python/src/bind_run.cpp", "python/accelerate/_C.pyi",
+      "python/accelerate/utils/dataclasses.py", "python/accelerate/_run/options.py"}),
+    # The original has this tracker, too. A new one is not in the list of its names.
+    ("tracker in Python", r"\bTrackioTracker\b|\bis_trackio_available\b|\bTRACKIO\b",
+     {"python/accelerate/tracking.py", "python/accelerate/utils/imports.py",
+      "python/accelerate/utils/dataclasses.py", "python/accelerate/_original_names.txt"}),
     ("backend", r"\bgloo_backend\b",
      {"src/training/comm/backends/gloo.cpp", "src/training/comm/backends/backends.h",
       "src/training/comm/backends/table.cpp"}),

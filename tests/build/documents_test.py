@@ -15,6 +15,12 @@ picture = subprocess.run(
 assert f"```\n{picture}```\n" in (ROOT / "docs/architecture.md").read_text(), (
     "docs/architecture.md shows other layers than tools/layers.txt has; put there:\n" + picture)
 
+ARCHITECTURE_WORDS = 2000
+num_words = len((ROOT / "docs/architecture.md").read_text().split())
+assert num_words <= ARCHITECTURE_WORDS, (
+    f"docs/architecture.md has {num_words} words; shorten it to {ARCHITECTURE_WORDS}, or move a section "
+    "to a page of its own")
+
 names = subprocess.run(
     [sys.executable, "tools/coming_from_accelerate.py"],
     cwd=ROOT, check=True, capture_output=True, text=True).stdout
@@ -29,7 +35,7 @@ public = {path.relative_to(INCLUDE).as_posix() for path in INCLUDE.rglob("*.h")
 assert not public - named, f"docs/headers.md does not name {sorted(public - named)}"
 assert not named - public, f"docs/headers.md names {sorted(named - public)}, which do not exist"
 
-# Designated initialisers must stand in the order of declaration: so do tables of options.
+# Designated initialisers must have the order of declaration, so tables of options have it, too.
 STRUCT = re.compile(r"^struct (?:ACCELERATE_API )?(\w+) \{\n(.*?)^\};", re.S | re.M)
 FIELD = re.compile(r"^  (?!static|//|using)[\w:<>,* ]+?\s(\w+)(?: = [^;]*)?;", re.M)
 fields = {name: FIELD.findall(body)

@@ -12,10 +12,11 @@ FIELD = re.compile(
 BOUND = re.compile(r"&(\w+)::(\w+)\b")
 
 ARGUMENT = re.compile(r'py::arg\("(\w+)"\)')
+PROPERTY = re.compile(r'\.def_property\(\s*"(\w+)"')
 
 # What Python's Accelerator passes to the engine.
 STRUCTS = ["AcceleratorOptions", "AccumulationOptions", "DdpOptions", "GradScalerOptions",
-           "PowerSgdOptions", "ShardingOptions"]
+           "MeshSizes", "PowerSgdOptions", "ShardingOptions"]
 # Fields that Python does not pass on, and why.
 REASONS = {
     ("AcceleratorOptions", "checkpoints"): "ProjectConfiguration names the folder for each call",
@@ -27,6 +28,7 @@ REASONS = {
     ("AcceleratorOptions", "outputs_to_fp32"): "Python converts outputs itself",
     ("AcceleratorOptions", "scheduler_stepping"): "Python passes it with each scheduler",
     ("AcceleratorOptions", "step_summary"): "Python users set the environment variable",
+    ("MeshSizes", "pipeline"): "ParallelismConfig, like the original's, has no such dimension",
     ("ShardingOptions", "units"): "Python names the units when it prepares a model",
 }
 
@@ -38,10 +40,11 @@ def fields(root):
 
 
 def bound(text):
-    """(struct, field) of each member, and of each argument of a constructor."""
+    """(struct, field) of each member and property, and of each argument of a constructor."""
     found = set(BOUND.findall(text))
     for binding in re.split(r"py::class_<", text)[1:]:
-        found.update((re.match(r"\w*", binding)[0], name) for name in ARGUMENT.findall(binding))
+        names = ARGUMENT.findall(binding) + PROPERTY.findall(binding)
+        found.update((re.match(r"\w*", binding)[0], name) for name in names)
     return found
 
 

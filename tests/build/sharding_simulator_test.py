@@ -25,9 +25,9 @@ adamw = 9.79478
 near(simulator.step(small, 3, 8).seconds * 1e3, compute + gather + reduce + adamw)
 # In stages 1 and 2 all gathers come after the step.
 near(simulator.step(small, 2, 8).seconds * 1e3, compute + reduce + adamw + 32 * gather)
-# One GPU talks to nobody.
+# A single GPU does not communicate.
 near(simulator.step(small, 3, 1).seconds * 1e3, compute + 8 * adamw)
-# Masters and AdamW 10.5 GB, gradients 3.5 + 2.625, two bf16 units 0.875; activations: the inputs
+# Master weights and AdamW 10.5 GB, gradients 3.5 + 2.625, two bf16 units 0.875; activations: the inputs
 # of 32 blocks 1.074, and one block's 0.570.
 near(simulator.memory_bytes(small, 3, 8) / 1e9, 10.5 + 3.5 + 2.625 + 0.875 + 1.0737 + 0.5704)
 # Between two machines half of 437.5 MB travels by eight cards of 42.5 GB/s, while NVLink is slower.

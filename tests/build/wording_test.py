@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What people read is free of the worst idioms; docs/glossary.md says what to write instead.
 
-Checks documents without their code, string literals of sources, and comments and docstrings.
+Checks documents without their code, string literals of sources, comments and docstrings, and names
+of tests.
 `--draw N SEED` prints N random sentences of at least eight words, for an editor to grade.
 """
 import ast
@@ -15,14 +16,13 @@ import tokenize
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COVERED = ["README.md", "CONTRIBUTING.md", "docs", "src", "cli", "python/src", "python/accelerate"]
-# Sources whose comments are checked, and those that are not rewritten yet.
-COMMENTED = ["include", "src", "cli", "examples", "python/src", "python/accelerate"]
-LATER = {
-    "include/accelerate/distributed/mesh.h",
-    "src/core/layout/tensor_shape.h",
-}
-# It quotes the idioms.
-EXEMPT = {"docs/glossary.md"}
+# Sources whose comments are checked.
+COMMENTED = ["include", "src", "cli", "examples", "python", "tests", "tools", "benchmarks", "cmake",
+             "CMakeLists.txt"]
+# Folders with tests, whose names are checked like comments.
+NAMED = ["tests", "python/tests"]
+# They quote the idioms.
+EXEMPT = {"docs/glossary.md", "tests/build/wording_test.py"}
 SUFFIXES = {".md", ".py", ".h", ".cpp", ".cu", ".cuh", ".html", ".js"}
 # An idiom, and what to write instead. A space stands for any white space.
 IDIOMS = [
@@ -97,6 +97,17 @@ COMMENT_IDIOMS = [
     (r"\blike `+, for\b", "Like X, but for ..."),
     (r"\breplac(?:e|es|ed|ing) [^.;,]{1,60} by\b", "replace X with Y"),
 ]
+# Only in names of tests.
+NAME_IDIOMS = [
+    (r"\b(?:nobody|everybody|whoever)\b", "name who it is"),
+    (r"\bmeets?\b", "are synchronised, connect"),
+    (r"\bwindows?\b", "accumulation, update"),
+    (r"\blent\b", "name what it is"),
+    (r"\btold\b", "by default, raises, reads"),
+    (r"\b(?:is|are) said\b", "raises, warns, is reported"),
+    (r"\bbeside\b", "next to, during, together with"),
+    (r"\bstands? for\b", "is, are"),
+]
 
 
 def rules_of(idioms):
@@ -105,6 +116,7 @@ def rules_of(idioms):
 
 RULES = rules_of(IDIOMS)
 COMMENT_RULES = RULES + rules_of(COMMENT_IDIOMS)
+NAME_RULES = COMMENT_RULES + rules_of(NAME_IDIOMS)
 
 CPP_TOKEN = re.compile(
     r'//[^\n]*|/\*.*?\*/|R"(?P<tag>\w*)\((?P<raw>.*?)\)(?P=tag)"'
@@ -182,11 +194,31 @@ def python_comments(source):
         yield start, "\n".join(lines)
 
 
+def cmake_comments(source):
+    """Yields (line, text) of runs of lines that are comments."""
+    for match in re.finditer(r"(?:^ *#.*\n)+", source, re.M):
+        yield source.count("\n", 0, match.start()) + 1, re.sub(r"^ *#", "", match[0], flags=re.M)
+
+
+def names_of_tests(path):
+    """Yields (line, text) of the tests that a file defines, as words."""
+    source = path.read_text()
+    if path.suffix == ".py":
+        for match in re.finditer(r"^ *def (test_\w+)", source, re.M):
+            yield source.count("\n", 0, match.start()) + 1, match[1].replace("_", " ")
+    else:
+        for match in re.finditer(r"\bTEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\)", source):
+            words = re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z0-9]*|[a-z0-9]+", f"{match[1]} {match[2]}")
+            yield source.count("\n", 0, match.start()) + 1, " ".join(words)
+
+
 def comments(path):
     """Yields (line, text) of the comments and docstrings of a source, without quoted code."""
     source = path.read_text()
     if path.suffix in (".py", ".pyi"):
         found = python_comments(source)
+    elif path.suffix in (".txt", ".cmake"):
+        found = cmake_comments(source)
     else:
         found = ((source.count("\n", 0, offset) + 1, text) for offset, text in cpp_comments(source))
     for line, text in found:
@@ -273,8 +305,12 @@ def draw(number, seed):
 
 
 def commented(root, places, skipped):
-    suffixes = {".h", ".cpp", ".cu", ".cuh", ".py", ".pyi"}
+    suffixes = {".h", ".cpp", ".cu", ".cuh", ".py", ".pyi", ".txt", ".cmake"}
     return findings(root, places, skipped, comments, suffixes, COMMENT_RULES)
+
+
+def named(root, places, skipped):
+    return findings(root, places, skipped, names_of_tests, {".cpp", ".py"}, NAME_RULES)
 
 
 def planted(name, text, find=findings):
@@ -304,8 +340,14 @@ for name, text in [
     ("a.py", '"""Keeps what\nso many ranks have."""'),
     ("a.py", "# As long as\n# it lives.\n"),
     ("a.h", "/// Like `x`,\n/// for a data set."),
+    ("a.cmake", "# The step\n# under way.\n"),
 ]:
     assert planted(name, text, commented), f"{text!r} was not found"
+for name, text in [
+    ("a.cpp", "TEST_F(\n    Run, GoesOnWithoutARank) {"),
+    ("a.py", "def test_gradients_meet_again():\n    pass"),
+]:
+    assert planted(name, text, named), f"{text!r} was not found"
 for name, text in [
     ("a.h", 'const char* x = "// stands still"; // `where there is none`'),
     ("a.py", 'x = "goes on"  # Continues.'),
@@ -315,8 +357,10 @@ for name, text in [
 if sys.argv[1:2] == ["--draw"]:
     draw(int(sys.argv[2]), int(sys.argv[3]))
     sys.exit()
-found = [*findings(ROOT, COVERED, EXEMPT), *commented(ROOT, COMMENTED, LATER)]
+found = [*findings(ROOT, COVERED, EXEMPT), *commented(ROOT, COMMENTED, EXEMPT),
+         *named(ROOT, NAMED, EXEMPT)]
 print("\n".join(found))
 if found:
     sys.exit(f"{len(found)} idioms; docs/glossary.md says what to write instead")
-print(f"no idiom in {', '.join(COVERED)}, nor in the comments of {', '.join(COMMENTED)}")
+print(f"no idiom in {', '.join(COVERED)}, nor in the comments of {', '.join(COMMENTED)}, "
+      f"nor in the names of tests in {', '.join(NAMED)}")

@@ -28,6 +28,7 @@ namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::Pair;
 using ::testing::UnorderedElementsAre;
 
 /// The moment of the checkpoint, which all of its files must share.
@@ -487,6 +488,45 @@ TEST(NumberedCheckpoints, RotationKeepsUserFiles) {
           "checkpoint_3",
           "checkpoint_4",
           "checkpoint_5"));
+}
+
+TEST(NumberedCheckpoints, HaveNumbersWithoutLeadingZeros) {
+  EXPECT_EQ(checkpoint_number("a/checkpoint_7"), 7);
+  EXPECT_EQ(checkpoint_number("checkpoint_0"), 0);
+  for (const char* name :
+       {"checkpoint_007", "checkpoint_", "checkpoint_7b", "my_checkpoint_7"}) {
+    EXPECT_EQ(checkpoint_number(name), std::nullopt) << name;
+  }
+  const TempDir folder;
+  for (const char* name : {"checkpoint_10", "checkpoint_2", "checkpoint_007"}) {
+    fs::create_directories(folder.path() / name);
+  }
+  EXPECT_THAT(
+      numbered_checkpoints(folder.path()),
+      ElementsAre(
+          Pair(2, folder.path() / "checkpoint_2"),
+          Pair(10, folder.path() / "checkpoint_10")));
+}
+
+TEST(NumberedCheckpoints, MomentsIncludeSavesInProgressButNotOtherJobs) {
+  const TempDir folder;
+  const auto job = new_job_name();
+  const auto other = new_job_name();
+  const auto path = [&](int64_t number) {
+    return numbered_checkpoint(folder.path(), number);
+  };
+  for (const int64_t number : {0, 1}) {
+    CheckpointWriter writer(path(number), 3 + number, job);
+    writer.commit({.moment = 3 + number, .job = job});
+  }
+  CheckpointWriter(path(2), 9, other).commit({.moment = 9, .job = other});
+  const CheckpointWriter current(path(3), 6, job);
+  const CheckpointWriter unrelated(path(4), 7, other);
+  using Moments = std::map<int64_t, int64_t>;
+  EXPECT_EQ(
+      moments_of_job(folder.path(), job, 0), (Moments{{0, 3}, {1, 4}, {3, 6}}));
+  EXPECT_EQ(moments_of_job(folder.path(), job, 1), (Moments{{1, 4}, {3, 6}}));
+  EXPECT_EQ(moments_of_job(folder.path() / "none", job, 0), Moments());
 }
 
 TEST(CheckpointFolder, RejectsInvalidLocations) {

@@ -262,7 +262,7 @@ TEST(Scatter, RejectsIndivisibleRowsOnAllRanks) {
   });
 }
 
-TEST(PadAcrossProcesses, FillsUpToTheLongest) {
+TEST(PadAcrossProcesses, PadsToTheLongest) {
   run_ranks(2, [](ProcessGroup group) {
     const auto own = torch::full({1, 1 + group.rank()}, 7);
     const auto back =

@@ -80,7 +80,7 @@ TEST(Mesh, IsOneRankByItself) {
       ThrowsMessage<UsageError>(HasSubstr("have no process group")));
 }
 
-TEST(Mesh, OfReplicasAloneAsksNobody) {
+TEST(Mesh, OfReplicasAloneDoesNotCommunicate) {
   run_ranks(2, [](ProcessGroup group) {
     if (group.rank() == 0) {
       EXPECT_EQ(Mesh(group, {}).size(kReplicate), 2);

@@ -361,7 +361,7 @@ TEST(ReduceScatter, IsBitIdenticalToAllReduceOnTwoRanks) {
 
 TEST(ReduceScatter, RoundsSumsOfReducedPrecisionOnce) {
   run_ranks(4, [](ProcessGroup group) {
-    // 256 + 1 + 1 + 1 is 259: 260 in bf16, whose neighbours there are 258 and
+    // 256 + 1 + 1 + 1 is 259: 260 in bf16, whose closest values are 258 and
     // 260; added one by one in bf16 it would stay 256.
     const auto whole =
         torch::full({4}, group.rank() == 0 ? 256 : 1, torch::kBFloat16);

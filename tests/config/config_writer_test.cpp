@@ -144,7 +144,7 @@ TEST(CompleteDocument, AddsNothingToSageMakersFiles) {
   EXPECT_EQ(complete_document(file, 1), file.document);
 }
 
-TEST(WriteConfigFile, MakesFoldersAndLeavesNothingBeside) {
+TEST(WriteConfigFile, MakesFoldersAndLeavesNoOtherFiles) {
   const testing::TempDir folder;
   const auto path = folder.path() / "a" / "b" / "c.yaml";
   write_config_file(path, {{"debug", true}});

@@ -25,7 +25,7 @@ Slices slices_of(const BatchDealer::Turn& turn) {
   return slices;
 }
 
-TEST(BatchDealer, DealsOneBatchToEachRankAndFillsUpTheEnd) {
+TEST(BatchDealer, DealsOneBatchToEachRankAndPadsTheEnd) {
   BatchDealer dealer(/*split_batches=*/false, /*drop_last=*/false, 2);
   EXPECT_EQ(dealer.batches_per_turn(), 2);
   const auto first = dealer.deal({3, 3});

@@ -39,7 +39,7 @@ TEST(Collate, StacksTensorsAlongANewFirstDimension) {
   EXPECT_TRUE(collate(std::vector{rows.t(), rows.t()})[1].equal(rows.t()));
 }
 
-TEST(Collate, MakesTensorsOfNumbers) {
+TEST(Collate, MakesTensorsFromNumbers) {
   expect_equal<int64_t>(collate(std::vector<int>{3, -1}), {3, -1});
   expect_equal<int64_t>(collate(std::vector<uint8_t>{255}), {255});
   expect_equal<float>(collate(std::vector<float>{0.5F}), {0.5F});

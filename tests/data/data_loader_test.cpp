@@ -57,7 +57,7 @@ struct Line {
   Point get(int64_t i) const { return {torch::full({2}, i), torch::tensor(i)}; }
 };
 
-TEST(DataLoader, StacksTheSamplesOfACustomDataSet) {
+TEST(DataLoader, StacksTheSamplesOfACustomDataset) {
   DataLoader loader(Line{}, {.batch_size = 4});
   Point batch = *loader.begin();
   EXPECT_EQ(batch.x.sizes(), (torch::IntArrayRef{4, 2}));
@@ -196,7 +196,7 @@ TEST(DataLoaderFaults, NamesTheSamplesThatDoNotFitTogether) {
       ThrowsMessage<DataError>(HasSubstr("collating samples 2, 3")));
 }
 
-TEST(DataLoaderFaults, AnEmptyDataSetHasNoBatch) {
+TEST(DataLoaderFaults, AnEmptyDatasetHasNoBatch) {
   for (const int num_workers : {0, 2}) {
     DataLoader loader(numbers(0), {.num_workers = num_workers});
     EXPECT_EQ(loader.size(), 0);
@@ -251,7 +251,7 @@ TEST(DataLoaderFaults, AWorkerNeverOutlivesItsLoader) {
 
 // --- resuming ---------------------------------------------------------------
 
-TEST(Resume, SkippedBatchesOfAMapDataSetAreNotRead) {
+TEST(Resume, SkippedBatchesOfAMapDatasetAreNotRead) {
   const Faulty data{.num_samples = 20};
   const DataLoader loader(data, {.batch_size = 4});
   auto rest = skip_first_batches(loader, 3);

@@ -79,7 +79,7 @@ struct Doubles : torch::data::Dataset<Doubles> {
   std::optional<size_t> known_size = 5;
 };
 
-TEST(TorchDataset, GivesSamplesOrTheDataSetsOwnBatches) {
+TEST(TorchDataset, GivesSamplesOrTheDatasetsOwnBatches) {
   TorchDataset data{Doubles()};
   static_assert(Dataset<decltype(data)> && !BatchDataset<decltype(data)>);
   EXPECT_EQ(data.size(), 5U);
@@ -355,7 +355,7 @@ TEST_F(TextFile, NamesTheLineOfMalformedJson) {
 }
 
 // All bytes of a table are read back, however unusual.
-TEST_F(TextFile, GivesBackWhatWasWrittenInQuotes) {
+TEST_F(TextFile, ReturnsQuotedFieldsAsWritten) {
   std::mt19937 random(1);
   const std::string alphabet = "ab,\"\n\r \t\xC3\xA9";
   for (int round = 0; round < 60; ++round) {

@@ -138,7 +138,7 @@ TEST_P(Modes, MetricsAreThoseOfOneProcessAndOnlyTheEndIsRepeated) {
   }
 }
 
-// Neighbours in rank share their data, pairs of neighbours do not.
+// Ranks 0 and 1 share their data, and so do ranks 2 and 3.
 TEST_P(Modes, RanksThatDifferInNoDataDimensionGetTheSameBatches) {
   std::vector<Indices> seen(4);
   run_ranks(4, [&](ProcessGroup group) {
@@ -160,7 +160,7 @@ TEST_P(Modes, RanksThatDifferInNoDataDimensionGetTheSameBatches) {
   EXPECT_EQ(sorted({seen[0], seen[2]}), all);
 }
 
-TEST_P(Modes, WithoutFillingUpEachSampleComesOnceOrTheEndIsDropped) {
+TEST_P(Modes, WithoutEvenBatchesEachSampleComesOnceOrTheEndIsDropped) {
   auto options = GetParam().options;
   options.even_batches = false;
   const auto epochs = run_on_ranks(false, 2, [&](size_t drops) {
@@ -192,7 +192,7 @@ TEST_P(Modes, StreamsGiveTheMetricsOfOneProcess) {
 }
 
 TEST(SourceSharding, PartsOfUnequalLengthEndTogether) {
-  // Without and with two workers, filled up and dropped.
+  // Without and with two workers, padded and dropped.
   const auto epochs = run_on_ranks(true, 4, [](size_t c) {
     return DataLoader(
         Counter{.size = 50},
@@ -451,7 +451,7 @@ TEST(Dispatch, RejectsBatchesThatCannotBeSent) {
           HasSubstr("does not support batches of this type")));
 }
 
-TEST(Shard, RejectsDataSetsOfDifferentSizes) {
+TEST(Shard, RejectsDatasetsOfDifferentSizes) {
   EXPECT_THAT(
       [] {
         run_ranks(2, [](ProcessGroup group) {

@@ -295,7 +295,7 @@ TEST(Sampler, DependsOnSeedAndEpochAlone) {
   EXPECT_EQ(SequentialSampler(3).order(1, 1), (Indices{0, 1, 2}));
 }
 
-TEST(Sampler, GroupsNeighboursByLengthWithTheLongestFirst) {
+TEST(Sampler, GroupsSamplesOfSimilarLengthWithTheLongestFirst) {
   auto lengths = numbers(400);
   const LengthGroupedSampler sampler(lengths, 4, 10);
   const auto order = sampler.order(3, 0);
@@ -307,13 +307,13 @@ TEST(Sampler, GroupsNeighboursByLengthWithTheLongestFirst) {
   EXPECT_EQ(std::set(order.begin(), order.end()).size(), 400U);
 }
 
-TEST(TokenBudgetBatchSampler, FillsPaddedBatchesUpToTheBudget) {
+TEST(TokenBudgetBatchSampler, AddsSamplesWhileTheBudgetHolds) {
   const TokenBudgetBatchSampler sampler(
       std::make_shared<SequentialSampler>(6), {3, 3, 4, 1, 1, 12}, 12);
   EXPECT_EQ(sampler.batches(0, 0), (Batches{{0, 1, 2}, {3, 4}, {5}}));
 }
 
-TEST(PackedBatchSampler, FillsRowsUpToTheirTokensAndSequences) {
+TEST(PackedBatchSampler, LimitsTokensAndSequencesOfARow) {
   const auto batches = [](std::vector<int64_t> lengths, int64_t num_sequences) {
     const auto size = static_cast<int64_t>(lengths.size());
     return PackedBatchSampler(
@@ -328,7 +328,7 @@ TEST(PackedBatchSampler, FillsRowsUpToTheirTokensAndSequences) {
   // Four samples of one token leave eight, which two more sequences fill.
   EXPECT_EQ(
       batches({1, 1, 1, 1, 1, 1, 1}, 6), (Batches{{0, 1, 2, 3}, {4, 5, 6}}));
-  // With a sixth token, one sequence is enough to fill up.
+  // With a sixth token, one sequence is enough as padding.
   EXPECT_EQ(batches({1, 1, 1, 3, 1, 1}, 6), (Batches{{0, 1, 2, 3, 4}, {5}}));
 }
 
@@ -551,7 +551,7 @@ TEST(BatchShard, ResumesAfterBatchesOfVaryingSize) {
   EXPECT_EQ(filled.batch(1).num_real, 0);
 }
 
-TEST(IterableShard, ResumesWithAnotherNumberOfRanksAndFillsUpFromTheFront) {
+TEST(IterableShard, ResumesWithAnotherNumberOfRanksAndPadsFromTheFront) {
   const IterableShard shard({.batch_size = 2}, {1, 2}, 3);
   EXPECT_EQ(
       read_stream(10, shard),

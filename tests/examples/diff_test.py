@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The accelerated example is the plain one plus the seed page's changes.
 
-C++ cannot rebind names, so those that `prepare` gives back are mapped to the
+C++ cannot rebind names, so those that `prepare` returns are mapped to the
 original ones first; then lines are compared and the difference is printed.
 """
 import difflib

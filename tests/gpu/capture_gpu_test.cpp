@@ -214,7 +214,7 @@ TEST_F(CaptureOnGpu, AgreesWithDropoutClippingAndASchedule) {
   EXPECT_EQ(captured.refusal, "");
 }
 
-TEST_F(CaptureOnGpu, AgreesInBf16AndWithMasters) {
+TEST_F(CaptureOnGpu, AgreesInBf16AndWithMasterWeights) {
   // A loss of about 16 in bf16.
   expect_alike({.options = {.mixed_precision = Precision::kBf16}}, 0.05);
   const auto captured = expect_alike(

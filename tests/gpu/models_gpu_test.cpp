@@ -11,7 +11,7 @@
 namespace accelerate {
 namespace {
 
-// 333 is no multiple of 64, and 2 x 200 rows are enough to pad.
+// 333 is not a multiple of 64, and 2 x 200 rows are enough to pad.
 constexpr const char* kConfig = R"({"model_type": "gpt2", "vocab_size": 333,
   "n_positions": 256, "n_embd": 64, "n_layer": 2, "n_head": 2,
   "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0})";
@@ -161,7 +161,7 @@ TEST_P(PackedOnGpu, PredictsAndTrainsAsPadded) {
 
 // Batches of one shape with different lengths: replays must read the current
 // ones.
-TEST_P(PackedOnGpu, IsCapturedWithMasters) {
+TEST_P(PackedOnGpu, IsCapturedWithMasterWeights) {
   const auto train = [&](bool is_captured) {
     auto model = make_classifier(GetParam());
     Accelerator accelerator(

@@ -215,10 +215,10 @@ TEST(Network, KnowsItsOwnAddressesAndNames) {
 }
 
 TEST(Ports, AreNotThoseThatTheKernelLendsToConnectingPrograms) {
-  int first_lent = 0;
-  std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first_lent;
+  int first_ephemeral = 0;
+  std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first_ephemeral;
   for (int i = 0; i < 20; ++i) {
-    EXPECT_LT(find_free_port(), first_lent);
+    EXPECT_LT(find_free_port(), first_ephemeral);
   }
 }
 

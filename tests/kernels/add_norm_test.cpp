@@ -31,7 +31,7 @@ TEST(Kernels, OfTheCpuAreMadeOfTorchsOperators) {
   EXPECT_FALSE(kernels::has_kernels(torch::kCPU));
 }
 
-TEST(AddNorm, DropsAsOftenAsItIsTold) {
+TEST(AddNorm, DropsWithTheGivenProbability) {
   torch::manual_seed(6);
   testing::expect_dropout({200, 100}, torch::kFloat, torch::kCPU);
 }

@@ -9,7 +9,7 @@
 namespace accelerate {
 namespace {
 
-TEST(Console, TellsOfRoomWhoeverMadeIt) {
+TEST(Console, ReportsRoomAfterAnyWrite) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
   const UniqueFile reader(ends[0]);

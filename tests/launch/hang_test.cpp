@@ -338,7 +338,7 @@ class SmallDisk {
   bool is_there_ = false;
 };
 
-TEST(Disk, ThatIsFullIsNamedOnceAndTheLogGoesOnWithSpace) {
+TEST(Disk, ThatIsFullIsNamedOnceAndTheLogContinuesWithSpace) {
   SmallDisk disk;
   if (!disk.is_there()) {
     GTEST_SKIP() << "this user may not mount";
@@ -392,7 +392,7 @@ TEST(Disk, WhoseFilesMayNotGrowIsAFullDisk) {
       "continues without it\n74\n");
 }
 
-TEST(Failure, WhoseChildrenFloodStderrIsToldInBoundedTime) {
+TEST(Failure, WhoseChildrenFloodStderrIsReportedInBoundedTime) {
   const auto result = run_shell(
       launch("--num_processes 2 sh -c 'if [ $RANK = 1 ]; then setsid yes >&2 & "
              "setsid yes >&2 & setsid yes >&2 & exit 7; fi; exec sleep 61' "

@@ -476,7 +476,7 @@ TEST(Launch, PassesOpenMpsListOfThreadsOn) {
   EXPECT_THAT(none.out, ContainsRegex("\\[rank 1\\] [0-9]+ threads\n"));
 }
 
-TEST(Launch, KeepsTheMemoryOfAStepUnlessTold) {
+TEST(Launch, KeepsTheMemoryOfAStepByDefault) {
   const auto command = launch_shell(2, "echo ${MIMALLOC_PURGE_DELAY} ms");
   const auto own = run_process(command, {{"MIMALLOC_PURGE_DELAY", "7"}});
   EXPECT_THAT(own.out, HasSubstr("[rank 1] 7 ms\n"));

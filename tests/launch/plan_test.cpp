@@ -129,7 +129,7 @@ TEST(Plan, IsFinishedByWhatTheStarterSettles) {
   EXPECT_EQ(under_mpi.command.command[0], "mpirun");
 }
 
-TEST(Plan, NamesAnErrorFileBesideTheLogs) {
+TEST(Plan, NamesAnErrorFileInTheFolderOfLogs) {
   StartOrder order;
   order.run_id = "abc";
   const auto with_logs = workers_of(plan_of({.log_dir = "/logs"}), order);

@@ -73,7 +73,7 @@ TEST(RollCall, AcceptsEachMachineOnceAndAgainAfterItLeft) {
   EXPECT_TRUE(roll.is_complete());
 }
 
-TEST(RollCall, OfAnElasticJobGivesPlaces) {
+TEST(RollCall, OfAnElasticJobAssignsMachineRanks) {
   RollCall roll(hello(0), 3, true, true);
   const auto come = [&](const std::string& host, int num_local) {
     HelloMessage newcomer = hello(roll.index_for(host));

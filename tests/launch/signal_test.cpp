@@ -105,7 +105,7 @@ TEST_F(Signals, ToTheWholeGroupReachWorkersOnce) {
   EXPECT_THAT(left(), IsEmpty());
 }
 
-TEST_F(Signals, ThatEndAWorkerFirstAreNoFailureOfIt) {
+TEST_F(Signals, ThatEndAWorkerFirstAreNotItsFailure) {
   const auto script =
       folder_.write("wait.sh", "echo ready > \"$1/log$RANK\"; exec sleep 60\n");
   for (const int signal : {SIGINT, SIGTERM}) {
@@ -461,7 +461,7 @@ TEST(Grace, IsAsLongAsAsked) {
   }
 }
 
-TEST(Contained, NobodyIsLeftAfterAKillOfLauncherAndGuardianTogether) {
+TEST(Contained, NoProcessIsLeftAfterAKillOfLauncherAndGuardianTogether) {
   TempDir folder;
   const std::string mark = folder.path().filename();
   Subprocess job(

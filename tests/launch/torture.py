@@ -113,7 +113,7 @@ class Hosts:
 
 
 class Reader(threading.Thread):
-    """Takes a stream as badly as it was told to."""
+    """Reads a stream in one of the bad manners."""
 
     def __init__(self, file, manner, rng):
         super().__init__(daemon=True)

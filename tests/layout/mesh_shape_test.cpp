@@ -17,7 +17,7 @@ using ::testing::ThrowsMessage;
 
 using enum MeshDimension;
 
-TEST(MeshShape, PutsNeighboursAlongTheLastDimensionNextToEachOther) {
+TEST(MeshShape, PutsRanksOfTheLastDimensionNextToEachOther) {
   const MeshShape mesh({.replicate = 2, .shard = 3}, 6);
   EXPECT_EQ(mesh.num_ranks(), 6);
   EXPECT_EQ(mesh.size(kReplicate), 2);

@@ -38,7 +38,7 @@ TEST(Pack, LeavesPaddingOut) {
   EXPECT_FALSE(packed.token_type_ids.defined());
 }
 
-TEST(Pack, FillsUpWithSequencesThatDoNotCount) {
+TEST(Pack, PadsWithSequencesThatDoNotCount) {
   const auto packed = pack(
       padded_batch(), {.num_tokens = 11, .num_sequences = 6, .max_length = 4});
   expect_equal(
@@ -55,7 +55,7 @@ TEST(Pack, FillsUpWithSequencesThatDoNotCount) {
   expect_equal(packed.labels, torch::tensor({1, 0, 1, -100, -100, -100}));
 }
 
-TEST(Pack, PacksLabelsAndPlacesOfTokens) {
+TEST(Pack, PacksLabelsAndPositionsOfTokens) {
   auto batch = padded_batch();
   batch.labels = torch::tensor({{5, -100, 7}, {8, 9, -100}, {1, 2, 3}});
   batch.position_ids = torch::tensor({{2, 1, 0}, {0, 1, 2}, {5, 6, 7}});

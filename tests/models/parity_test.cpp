@@ -273,7 +273,7 @@ TEST_P(ModelParity, PredictsAndTrainsTheSameWithoutPadding) {
   const std::string name = GetParam();
   // Their labels are not classes.
   if (name != "bert_regression" && name != "bert_multi_label") {
-    // 19 tokens of 3 sequences; two sequences fill up the row, one is empty.
+    // 19 tokens of 3 sequences; two sequences pad the row, one is empty.
     expect_packed(
         folder_, {.num_tokens = 40, .num_sequences = 6, .max_length = 12});
   }

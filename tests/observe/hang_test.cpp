@@ -410,7 +410,7 @@ TEST(Hang, NamesAStoppedRankThatHostsTheStore) {
            "it hosts the store"});
 }
 
-TEST(Hang, IsSaidOnceAndEndsInAnException) {
+TEST(Hang, IsReportedOnceAndEndsWithAnException) {
   Job job("ShortTimeout");
   EXPECT_NE(job.wait(), 0);
   // The launcher repeats the last lines of a rank that failed.

@@ -72,7 +72,7 @@ TEST(Report, RejectsInvalidText) {
   EXPECT_THROW(decode_report(odd), DataError);
 }
 
-TEST(Report, CannotMoveTheCursorOfWhoeverReadsIt) {
+TEST(Report, ContainsNoCodesThatMoveTheCursor) {
   const auto report = decode_report(encode(waiting(0, "a\x1b[2J", 1)));
   EXPECT_THAT(report.operation, Not(HasSubstr("\x1b")));
 }
@@ -135,7 +135,7 @@ TEST(Hang, ShowsWhereTheUsersCodeIsAndNotHowLibrariesWait) {
           HasSubstr("\n      start in libc.so.6\n")));
 }
 
-TEST(Hang, IsSaidInOneSentence) {
+TEST(Hang, IsReportedInOneSentence) {
   auto waits = waiting(0, "wait_for_everyone", 1);
   waits.seconds = 3;
   EXPECT_THAT(

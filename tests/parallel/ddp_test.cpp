@@ -108,7 +108,7 @@ TEST(Ddp, StartsAllRanksFromRank0sValues) {
   });
 }
 
-TEST(Ddp, BroadcastsBuffersBeforeAForwardUnlessToldNotTo) {
+TEST(Ddp, BroadcastsBuffersBeforeAForwardByDefault) {
   for (const bool broadcast : {true, false}) {
     run_ranks(2, [broadcast](ProcessGroup group) {
       Accelerator accelerator(
@@ -713,7 +713,7 @@ constexpr std::pair<bool, bool> kMicroBatches[] = {
     {true, true},
     {true, true},
     {false, true}};
-constexpr int64_t kFreezingWindow = 3;
+constexpr int64_t kStepsPerUpdate = 3;
 
 // Gradients that were added up before stay, as in torch on one process.
 TEST(Freezing, DuringGradientAccumulationKeepsWhatWasAddedUp) {
@@ -723,8 +723,8 @@ TEST(Freezing, DuringGradientAccumulationKeepsWhatWasAddedUp) {
   for (const auto& [trains_first, trains_second] : kMicroBatches) {
     whole->train_only(trains_first, trains_second);
     const auto x = samples_of(step, 0, 2);
-    (loss_of(whole(x), x) / kFreezingWindow).backward();
-    if (++step % kFreezingWindow == 0) {
+    (loss_of(whole(x), x) / kStepsPerUpdate).backward();
+    if (++step % kStepsPerUpdate == 0) {
       sgd.step();
       sgd.zero_grad();
     }
@@ -734,7 +734,7 @@ TEST(Freezing, DuringGradientAccumulationKeepsWhatWasAddedUp) {
     for (auto options : kinds_to_freeze()) {
       options.cpu = true;
       options.process_group = group;
-      options.accumulation.num_steps = kFreezingWindow;
+      options.accumulation.num_steps = kStepsPerUpdate;
       Accelerator accelerator(options);
       TwoLayers model;
       torch::optim::SGD own(model->parameters(), 0.2);

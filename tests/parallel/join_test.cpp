@@ -146,7 +146,8 @@ TEST(JoinUnevenInputs, MatchesSeveralModelsInAnyOrder) {
           const auto join = accelerator.join_uneven_inputs(a, b);
           const int num_batches = group.rank() == 0 ? 1 : 3;
           for (int i = 0; i < num_batches; ++i) {
-            // One backward through both, then b alone, also without gradients.
+            // One backward through both, then b alone, including without
+            // gradients.
             accelerator.backward((a(x) + b(x)).sum());
             sgd_a.step();
             a->w.mutable_grad() = Tensor();

@@ -208,7 +208,7 @@ TEST(ShardFiles, OfPretrainedModelsAreThoseOfOneProcess) {
   }
 }
 
-TEST(ShardFiles, OfMasterWeightsHaveTheConfigurationOfMasters) {
+TEST(ShardFiles, OfMasterWeightsHaveTheirConfiguration) {
   TempDir folder;
   for (const auto stage : {ShardStage::kOptimizer, ShardStage::kParameters}) {
     const std::vector models{small_gpt2(), small_gpt2()};

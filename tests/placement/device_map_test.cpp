@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small models, whose maps are worked out by hand. python/tests/test_device_maps.py
-// compares random models with the original.
+// Small models, whose maps are worked out by hand.
+// python/tests/test_device_maps.py compares random models with the original.
 #include "core/placement/device_map.h"
 
 #include <gmock/gmock.h>
@@ -188,7 +188,7 @@ TEST(DeviceMapTest, RefusesATreeWithoutModules) {
       plan_device_map({{.children = {{"a", 0}}}}, {}, cpu(1), {}), UsageError);
 }
 
-TEST(SimplifyDeviceMapTest, MergesNeighboursOfTheSameParent) {
+TEST(SimplifyDeviceMapTest, MergesAdjacentModulesOfOneParent) {
   EXPECT_THAT(
       simplify_device_map({{"a.x", 0}, {"a.y", 0}, {"b.x", 0}, {"b.y", 1}}),
       ElementsAre(Pair("a", 0), Pair("b.x", 0), Pair("b.y", 1)));

@@ -538,7 +538,7 @@ TEST(Checkpoint, FailsOnAllRanksIfItFailsOnOne) {
   EXPECT_THAT(problems[1], HasSubstr("Cannot create the folder"));
 }
 
-/// Saves 1, then replaces it by 2, which the main rank writes late, and loads
+/// Saves 1, then replaces it with 2, which the main rank writes late, and loads
 /// immediately: returns what each rank gets.
 std::vector<int64_t> saved_late_and_loaded(bool asynchronous) {
   const TempDir folder;
@@ -1012,10 +1012,10 @@ struct Windowed {
   bool weighted;
 };
 
-class HalfAWindow : public ::testing::TestWithParam<bool> {};
-INSTANTIATE_TEST_SUITE_P(Weighted, HalfAWindow, ::testing::Bool());
+class UnfinishedAccumulation : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Weighted, UnfinishedAccumulation, ::testing::Bool());
 
-TEST_P(HalfAWindow, IsEndedByAnotherNumberOfRanks) {
+TEST_P(UnfinishedAccumulation, IsEndedByAnotherNumberOfRanks) {
   const bool weighted = GetParam();
   const auto in_all = [&](const std::vector<std::vector<int>>& rounds) {
     // The gradient of a linear model's output is its input.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that do not take the same steps are told so before their next gradients
-// meet.
+// If ranks do not take the same steps, the next synchronisation of gradients
+// raises.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -290,7 +290,7 @@ TEST(StepsOfRanks, OneRankThatClearsGradientsAloneIsNamed) {
   });
 }
 
-// Whoever trains by itself for a while may take other steps.
+// A rank that trains by itself for a while may take other steps.
 TEST(StepsOfRanks, StepsWithoutSynchronisedGradientsDoNotCount) {
   run_ranks(2, [](ProcessGroup group) {
     Trained run({}, group, 1);

@@ -323,10 +323,13 @@ TEST(MasterWeights, AreNotMultipliedIfTheGradientWasReplaced) {
   }
 }
 
-class MasterWeightsInWindows : public ::testing::TestWithParam<bool> {};
-INSTANTIATE_TEST_SUITE_P(SetToNone, MasterWeightsInWindows, ::testing::Bool());
+class AccumulatedMasterWeights : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(
+    SetToNone,
+    AccumulatedMasterWeights,
+    ::testing::Bool());
 
-TEST_P(MasterWeightsInWindows, AccumulateBeforeSynchronisation) {
+TEST_P(AccumulatedMasterWeights, AccumulateBeforeSynchronisation) {
   run_ranks(2, [&](ProcessGroup group) {
     auto options = with_masters(3);
     options.process_group = group;

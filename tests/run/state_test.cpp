@@ -206,7 +206,7 @@ TEST(Rollback, AfterAForwardAloneIsBitForBit) {
       run.run(6, 12);
       EXPECT_TRUE(run.weights().equal(expected))
           << static_cast<int>(options.shard.stage) << options.master_weights;
-      // Also where the run goes on without a rollback, and where it is resumed.
+      // The same if the run continues without a rollback, and if it is resumed.
       run.run(12, 14);
       run.forward_alone(14);
       const auto after = run.copy();

@@ -34,9 +34,9 @@ TEST(StateDict, PartsKeepTheirNamesApart) {
   state.set("a", inner);
   state.set("ab.step", 2);
   EXPECT_EQ(state.get<int64_t>("a.step"), 1);
-  EXPECT_EQ(state.part("a").size(), 1u);
-  EXPECT_EQ(state.part("ab").get<int64_t>("step"), 2);
-  EXPECT_TRUE(state.part("b").empty());
+  EXPECT_EQ(state.section("a").size(), 1u);
+  EXPECT_EQ(state.section("ab").get<int64_t>("step"), 2);
+  EXPECT_TRUE(state.section("b").empty());
 }
 
 TEST(StateDict, AcceptsItselfAsAPart) {

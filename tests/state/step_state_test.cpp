@@ -28,7 +28,7 @@ TEST(StepState, TheFeedSaysHowManySamplesAFullBatchHas) {
   EXPECT_EQ(state.batch_in_use()->full_size, 8);
 }
 
-TEST(BatchFacts, CountsRowsThatStandForSamples) {
+TEST(BatchFacts, CountsRowsThatAreSamples) {
   const BatchFacts filled{.num_samples = 8, .num_real = 3, .full_size = 8};
   EXPECT_EQ(filled.num_real_of(8), 3);
   EXPECT_EQ(filled.num_real_of(7), 7);
@@ -43,7 +43,7 @@ TEST(BatchFacts, CountsRowsThatStandForSamples) {
   EXPECT_FALSE(last.has_rows_of_full_batch(16));
   EXPECT_EQ(last.num_real_of(16), 16);
   EXPECT_EQ(last.num_real_of(0), 0);
-  // A whole batch that fills up a round, whatever its rows are.
+  // A whole batch that pads a round, whatever its rows are.
   const BatchFacts repeated{.num_samples = 5, .num_real = 0};
   EXPECT_EQ(repeated.num_real_of(5), 0);
   EXPECT_EQ(repeated.num_real_of(1), 0);

@@ -224,7 +224,7 @@ def check_mlflow_that_is_ill(program: str, folder: pathlib.Path) -> None:
 def check_mlflow_that_is_gone(program: str, folder: pathlib.Path) -> None:
     said = run(program, folder, ["jsonl", "mlflow"],
                MLFLOW_TRACKING_URI=f"http://127.0.0.1:{free_port()}")
-    # Once by each of the two starts; the run goes on and the other tracker has all of it.
+    # Once by each of the two starts; the run continues and the other tracker has all values.
     assert said.count("No answer from") == 2, said
     check_json_lines(folder / "sky")
 

@@ -59,7 +59,7 @@ def write_run(folder: Path, values: dict[str, Values], *, end: str | None = "fin
 
 
 def log_more(folder: Path, step: int, **values: float) -> None:
-    """Another step of a run that goes on."""
+    """Logs another step of a run that continues."""
     with open(folder / "metrics.jsonl", "a") as file:
         file.write(json.dumps({"time": time.time(), "step": step, "values": values}) + "\n")
 
@@ -129,7 +129,7 @@ def test_tooltips_show_only_what_was_logged(program: str, browser: Browser, root
         assert found.pop("") == "step 20"
         assert {name: float(text) for name, text in found.items()} == {
             "long": six(long[20]), "short": six(short[20]), "broken": six(broken[20])}
-        # Behind the end of a run it has no value, and NaN is no number.
+        # There is no value after the end of a run, and none for NaN.
         found = loss.point(80, 0, 99)
         assert set(found) == {"", "long", "broken"} and float(found["long"]) == six(long[80])
         assert loss.point(35, 0, 99)["broken"] == "NaN"
@@ -210,7 +210,7 @@ def test_merged_points_say_so_and_zooming_shows_each(program: str, browser: Brow
         tab.wait("location.hash", lambda text: "zoom" not in text)
 
 
-def test_tooltips_are_beside_the_pointer_and_name_the_nearest_run_first(program: str, browser: Browser, root: Path) -> None:
+def test_tooltips_are_next_to_the_pointer_and_name_the_nearest_run_first(program: str, browser: Browser, root: Path) -> None:
     names = [f"a_name_that_is_much_too_long_for_any_legend_of_a_chart_seed_{i:02}" for i in range(20)]
     for i, name in enumerate(names):
         write_run(root / name, {"loss": {step: 1.25 * i for step in range(100)}})
@@ -476,7 +476,7 @@ def oklab(linear: list[float]) -> list[float]:
         (0.0259040371, 0.7827717662, -0.8086757660))]
 
 
-def test_colours_differ_for_everybody_and_stay(program: str, browser: Browser, root: Path) -> None:
+def test_colours_of_runs_differ_and_stay(program: str, browser: Browser, root: Path) -> None:
     for i in range(12):
         write_run(root / f"run_{i:02}", {"loss": curve(40, i)}, age=1000 * (i + 1))
     with served(program, root) as address:

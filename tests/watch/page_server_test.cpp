@@ -228,7 +228,7 @@ TEST_F(WatchTest, LargeRequestsAreRefused) {
   EXPECT_THAT(get(with_token("/runs")), StartsWith(kGood));
 }
 
-TEST_F(WatchTest, WhoTricklesIsCutOffAndHoldsNobodyUp) {
+TEST_F(WatchTest, SlowSendersAreCutOffAndDelayNoOtherClient) {
   const auto slow = connect_to();
   send_all(slow, "GET /runs HTTP/1.1\r\nHost: localhost\r\nX: ");
   std::vector<UniqueFile> idle;
@@ -236,7 +236,7 @@ TEST_F(WatchTest, WhoTricklesIsCutOffAndHoldsNobodyUp) {
     idle.push_back(connect_to());
   }
   EXPECT_THAT(get(with_token("/runs")), StartsWith(kGood));
-  // One byte now and then, for ever: the whole request has its time.
+  // One byte now and then, forever: the time limit is for the whole request.
   EXPECT_TRUE(eventually(
       [&] {
         send_all(slow, "x");
@@ -248,7 +248,7 @@ TEST_F(WatchTest, WhoTricklesIsCutOffAndHoldsNobodyUp) {
   EXPECT_THAT(get(with_token("/runs")), StartsWith(kGood));
 }
 
-TEST_F(WatchTest, AnswersBesideMoreThatTrickleThanItTakes) {
+TEST_F(WatchTest, AnswersDespiteMoreSlowSendersThanItAccepts) {
   // On its own, so that no time limit makes room: these send a byte now and
   // then for as long as the answer takes.
   PageServer server(0, [](const PageRequest&) { return PageAnswer(); });

@@ -154,7 +154,7 @@ TEST(RankJournal, LongRunsWriteFewerLines) {
   EXPECT_LT(fs::file_size(file), 4'000'000U);
 }
 
-TEST(RankJournal, AFullDiskIsToldOnceAndEndsNothing) {
+TEST(RankJournal, AFullDiskIsReportedOnceAndEndsNothing) {
   const TempDir dir;
   fs::create_directories(dir.path() / "ranks");
   fs::create_symlink("/dev/full", dir.path() / "ranks" / "rank_0.jsonl");

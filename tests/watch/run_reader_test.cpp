@@ -598,7 +598,7 @@ TEST(RunList, NamesRunsThatItDoesNotList) {
   EXPECT_EQ(list["left_out"], nlohmann::json({"run_11000", "run_11001"}));
 }
 
-TEST(RunList, SaysWhatIsNoRun) {
+TEST(RunList, NamesFoldersWithoutARun) {
   const TempDir dir;
   const auto message_of = [](const fs::path& folder) -> std::string {
     try {

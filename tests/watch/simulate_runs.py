@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders as runs leave them, with numbers that nobody has trained."""
+"""Folders as runs leave them, with made-up values."""
 import json
 import math
 import random

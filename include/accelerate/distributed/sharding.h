@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "accelerate/detail/shard_unit_size.h"
 #include "accelerate/export.h"
 #include "accelerate/training/precision.h"
 
@@ -35,10 +36,10 @@ struct ACCELERATE_API ShardingOptions {
   /// Parameters without a match form one more unit. A tied parameter is matched
   /// by the first of its names.
   std::vector<std::string> units = {};
-  /// Units with fewer elements than this are merged into the unit of the
-  /// parameters without a match.
-  int64_t min_unit_numbers = 65'536;
-  /// With `kParameters`, how many units are gathered ahead of the current one;
+  /// Units with fewer elements than this are merged into the unit of parameters
+  /// without a match.
+  int64_t min_unit_numbers = detail::kMinUnitElements; // 65,536
+  /// With `kParameters`: how many units are gathered ahead of the current one;
   /// at least 1.
   int64_t prefetch = 1;
   /// The dtype in which gradients are communicated. By default, it is the dtype

@@ -53,7 +53,7 @@ class ACCELERATE_API ModelConfig {
   bool boolean(const char* key, bool fallback) const;
   std::string text(const char* key, const std::string& fallback) const;
   /// The object under a key, as a configuration (empty if the key is missing).
-  ModelConfig part(const char* key) const;
+  ModelConfig section(const char* key) const;
 
   /// The number of classes of a classifier: the size of `id2label`, or else
   /// `num_labels`, or else 2.

@@ -10,21 +10,21 @@
 
 namespace accelerate {
 
-/// The steps of a run so far (see `Accelerator::step_times`). Steps are counted
-/// per training thread, and other threads do not see them. A step starts when
-/// the first batch is requested, or at the end of the previous step. It ends
-/// when the next step starts after an optimizer's update. Accumulated
+/// The steps of a run so far: see `Accelerator::step_times`. Each training
+/// thread has its own times. The first step starts with the first batch
+/// request. A step ends at the first batch request, forward or backward pass
+/// after an optimizer's update; the next step starts there. Accumulated
 /// micro-batches belong to one step. Time between steps, such as an evaluation,
-/// belongs to the previous step.
+/// counts for the previous step.
 struct ACCELERATE_API StepTimes {
-  /// Times in seconds. Each moment counts once: communication inside a backward
-  /// pass does not count as `backward`. On a GPU, these are times of the
-  /// device, measured between marks in its stream. Work counts when it runs,
-  /// not when it is queued, and data that arrives in time costs nothing. The
-  /// host reads marks once the device has passed them, without waiting, so the
-  /// latest steps may be missing.
+  /// Seconds. Each moment counts once: communication inside a backward pass
+  /// does not count as backward. On a GPU, these are times of the device,
+  /// measured between marks in its stream. Work counts when it runs, not when
+  /// it is queued. Data that arrives in time costs nothing. Marks are read
+  /// without waiting, after the device has passed them. The latest steps may
+  /// therefore be missing.
   struct ACCELERATE_API Phases {
-    /// Waiting for batches, even if other threads are making them.
+    /// Waiting for batches, including while workers prepare them.
     double data = 0;
     double forward = 0;
     double backward = 0;

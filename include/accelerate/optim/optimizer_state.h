@@ -21,8 +21,8 @@ namespace accelerate {
 /// Parameters with their names in the model.
 using NamedParameters = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// Returns the parameters of a module. A parameter with two names is listed
-/// under the first one.
+/// The parameters of a module. A parameter with two names is listed once, under
+/// its first name.
 ACCELERATE_API NamedParameters named_parameters(const torch::nn::Module& model);
 
 /// The interface for saving optimizer state by name. The optimizers of
@@ -31,8 +31,7 @@ ACCELERATE_API NamedParameters named_parameters(const torch::nn::Module& model);
 class ACCELERATE_API SavableOptimizer {
  public:
   virtual ~SavableOptimizer() = default;
-  /// Identifies the kind of optimizer. State of a different kind is rejected
-  /// when loading.
+  /// The name of the state's format, e.g. "AdamW". Loading rejects other kinds.
   virtual std::string kind() const = 0;
   /// The hyper-parameters of a group.
   virtual StateDict group_state(size_t group) const = 0;
@@ -66,8 +65,8 @@ ACCELERATE_API StateDict optimizer_state(
     const torch::optim::Optimizer& optimizer,
     const NamedParameters& names);
 
-/// Throws the `UsageError` that `load_optimizer_state` would throw if the kind,
-/// groups, names or shapes differ. Does not change anything.
+/// Checks `state` without loading it. Throws the same `UsageError` as
+/// `load_optimizer_state`.
 ACCELERATE_API void check_optimizer_state(
     const torch::optim::Optimizer& optimizer,
     const NamedParameters& names,

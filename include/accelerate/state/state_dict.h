@@ -71,7 +71,7 @@ class ACCELERATE_API StateDict {
   const T& get(const std::string& name) const;
   /// Returns what `set(prefix, entries)` added. Empty if there are no such
   /// entries.
-  StateDict part(const std::string& prefix) const;
+  StateDict section(const std::string& prefix) const;
   bool contains(const std::string& name) const;
 
   bool empty() const { return values_.empty(); }

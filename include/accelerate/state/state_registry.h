@@ -32,7 +32,7 @@ enum class StateScope {
 ///     auto counter = std::make_shared<Counter>();
 ///     accelerator.state().add("counter", counter);
 ///     const auto saved = accelerator.state().state_dict();
-///     saved.part("optimizer").get<double>("groups.0.lr");
+///     saved.section("optimizer").get<double>("groups.0.lr");
 class ACCELERATE_API StateRegistry {
  public:
   StateRegistry();

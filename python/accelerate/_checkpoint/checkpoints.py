@@ -2,7 +2,7 @@
 """The files that Python adds to a checkpoint (docs/guide_checkpoint.md). C++ writes the folder, its
 manifest and the state of all objects (`checkpoint/checkpoint_folder.h`). This module handles
 everything that only Python can read or write: hooks, weights as returned by the module's
-`state_dict`, and pickles. The manifest lists these files as the state of a separate object."""
+`state_dict`, and pickles. In the manifest, these files belong to an extra object, `PYTHON_FILES`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pickle
 import re
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,7 +37,6 @@ from accelerate.utils.constants import (
 from accelerate.utils.other import load
 
 _Result = TypeVar("_Result")
-_AUTOMATIC = re.compile(r"checkpoint_(\d+)")
 
 
 # --- which folder -----------------------------------------------------------------------------
@@ -65,7 +63,7 @@ def folder_to_save(context: RunContext, output_dir: Any, layout: str | None) -> 
         return Path(os.path.expanduser(output_dir))
     if layout is None and not context.is_writer:
         project.iteration = _number_of_main_process(context)
-    folder = folder_of_all(context) / f"checkpoint_{project.iteration}"
+    folder = Path(_C.numbered_checkpoint(str(folder_of_all(context)), project.iteration))
     is_taken = _is_taken(context, folder, layout)
     if context.is_sharded:  # All processes save together, but machines may have separate disks.
         is_taken = any(operations.gather_object([is_taken]))
@@ -78,23 +76,14 @@ def folder_to_save(context: RunContext, output_dir: Any, layout: str | None) -> 
 
 
 def _number_of_main_process(context: RunContext) -> int:
-    """Returns the number that the main process uses for this save. The main process may have saved
-    alone, so its counter may be ahead of ours. This function reads the number from the main
-    process's files, because no process waits here."""
+    """The number that the main process uses for this save. The main process may have saved alone,
+    so its counter may be ahead of ours. This function reads the main process's files instead of
+    communicating, because saving must not wait for other processes."""
     first = context.project.iteration
     parent = folder_of_all(context)
     run = context.run
     moment = run.state.state_of("progress")["num_backwards"]
-    unfinished = re.compile(rf"\.checkpoint_(\d+)\.at-(\d+)-{re.escape(run.checkpoints.job)}\.tmp")
-    moments = {}
-    for path in parent.iterdir() if parent.is_dir() else ():
-        if name := unfinished.fullmatch(path.name):
-            moments[int(name[1])] = int(name[2])
-        elif (name := _AUTOMATIC.fullmatch(path.name)) and int(name[1]) >= first:
-            with suppress(AccelerateError):  # `_is_taken` checks damaged folders.
-                reader = _C.CheckpointReader(str(path))
-                if reader.job == run.checkpoints.job:
-                    moments[int(name[1])] = reader.moment
+    moments = _C.moments_of_job(str(parent), run.checkpoints.job, first)
     same = [number for number in moments if number >= first and moments[number] == moment]
     before = [number for number in moments if moments[number] < moment]
     return min(same) if same else max([first, *(number + 1 for number in before)])
@@ -125,14 +114,15 @@ def folder_to_leave(context: RunContext) -> Path | None:
     if context.project.automatic_checkpoint_naming:
         return None
     parent = folder_of_all(context)
-    folder = parent / f"checkpoint_{_C.next_checkpoint_number(str(parent))}"
+    number = _C.next_checkpoint_number(str(parent))
+    folder = Path(_C.numbered_checkpoint(str(parent), number))
     context.state.wait_for_everyone()  # Wait before one of the processes creates the folder.
     return folder
 
 
 def together(context: RunContext, work: Callable[[], _Result]) -> _Result:
-    """Returns the result of `work`. If `work` fails on one process, all processes raise. An error
-    of this package is the same on all of them."""
+    """The result of `work`. If `work` fails on one process, all processes raise. Errors of this
+    package have the same text on all processes."""
     if context.state.num_processes == 1:
         return work()
     try:
@@ -176,7 +166,8 @@ def folder_to_load(context: RunContext, input_dir: Any) -> Path:
         return Path(latest)
 
     def original() -> Path:
-        found = [path for path in numbered_in(parent) if checkpointing.is_original_checkpoint(path)]
+        numbered = map(Path, _C.numbered_checkpoints(str(parent)))
+        found = [path for path in numbered if checkpointing.is_original_checkpoint(path)]
         if not found:
             raise UsageError(
                 f"[load_state] No complete checkpoint in {parent}. Check project_dir, or save a "
@@ -202,7 +193,9 @@ def folder_to_load(context: RunContext, input_dir: Any) -> Path:
 
     chosen = together(context, original)
     # A file may be damaged on only one machine.
-    return min(operations.gather_object([chosen]), key=_number_of)
+    return min(
+        operations.gather_object([chosen]), key=lambda path: _C.checkpoint_number(str(path))
+    )
 
 
 def _named_folder(folder: Path) -> Path:
@@ -218,18 +211,6 @@ def _named_folder(folder: Path) -> Path:
 
 def _is_any_checkpoint(folder: str) -> bool:
     return _C.is_checkpoint(folder) or checkpointing.is_original_checkpoint(Path(folder))
-
-
-def numbered_in(parent: Path) -> list[Path]:
-    """Returns the automatically named folders, oldest first."""
-    if not parent.is_dir():
-        return []
-    found = [path for path in parent.iterdir() if _AUTOMATIC.fullmatch(path.name)]
-    return sorted(found, key=_number_of)
-
-
-def _number_of(path: Path) -> int:
-    return int(path.name.rpartition("_")[2])
 
 
 def go_on_counting(context: RunContext, loaded: Path) -> None:
@@ -373,7 +354,8 @@ def _is_named_tensors(model: torch.nn.Module, state: dict[str, Any]) -> bool:
 
 
 def _memory_of(tensor: torch.Tensor) -> tuple[int, int, torch.Size]:
-    """Identifies a tensor's memory, even if the memory is only temporary."""
+    """Identifies a tensor's memory by its storage, because the memory of a sharded parameter is
+    detached while no operator reads it."""
     return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape
 
 
@@ -414,7 +396,7 @@ def _save_pickled(kept: ObjectState, path: Path, reason: OnlyPickled) -> None:
 
 
 def _warn_of_code(kept: ObjectState, path: Path, reason: OnlyPickled) -> None:
-    """Warns when saving that loading will skip this object, instead of only at the next start."""
+    """Warns at saving time that loading this object needs `allow_pickle=True`."""
     try:
         load(path, map_location="cpu")
     except pickle.UnpicklingError:
@@ -705,7 +687,7 @@ def _read_original(
 
 
 class _Scaler:
-    """The run's scaler, under torch's names."""
+    """Gives the run's scaler torch's `state_dict` and `load_state_dict`."""
 
     def __init__(self, registry: _C.StateRegistry) -> None:
         self._registry = registry

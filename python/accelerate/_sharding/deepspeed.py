@@ -22,7 +22,6 @@ from accelerate.utils.deepspeed import DummyOptim, DummyScheduler
 from accelerate.utils.environment import parse_flag_from_env
 
 _SWITCH = "ACCELERATE_USE_DEEPSPEED"
-_MIN_UNIT_NUMBERS = 65_536
 
 # The supported keys of a configuration. A trailing dot includes all nested keys. Other keys are
 # rejected, because their effect is unknown.
@@ -126,12 +125,10 @@ def plugins_of(given: Any, others: Any) -> DeepSpeedPlugin | dict[str, DeepSpeed
 def sharding_options(plugin: DeepSpeedPlugin, device: torch.device) -> _C.ShardingOptions:
     """Returns the engine's options. Raises a one-line error for settings that are not supported."""
     _check_config(plugin)
-    return _C.ShardingOptions(
-        stage=plugin.zero_stage,
-        min_unit_numbers=_MIN_UNIT_NUMBERS,
-        prefetch=1,
-        cpu_offload=_is_offloaded(plugin, device),
-    )
+    options = _C.ShardingOptions()
+    options.stage = plugin.zero_stage
+    options.cpu_offload = _is_offloaded(plugin, device)
+    return options
 
 
 def reduces_each_batch(plugin: DeepSpeedPlugin) -> bool:

@@ -21,9 +21,6 @@ from accelerate.utils.environment import parse_flag_from_env
 _SWITCH = "ACCELERATE_USE_FSDP"
 # Stages, with the numbers of the engine and DeepSpeed.
 OPTIMIZER, GRADIENTS, PARAMETERS = 1, 2, 3
-# The minimum number of elements in a unit that is found automatically. Units of a policy may be
-# smaller.
-_MIN_UNIT_NUMBERS = 65_536
 
 
 def plugin_of(given: Any) -> FullyShardedDataParallelPlugin | None:
@@ -49,14 +46,13 @@ def sharding_options(
     """Returns the engine's options. Raises a one-line error for settings that are not supported."""
     _refuse_what_is_not_there(plugin)
     _check_precision(plugin, mixed_precision)
-    has_policy = plugin.auto_wrap_policy is not None
-    return _C.ShardingOptions(
-        stage=_stage_of(plugin),
-        min_unit_numbers=0 if has_policy else _MIN_UNIT_NUMBERS,
-        prefetch=1,
-        reduce_dtype=_reduce_dtype(plugin),
-        cpu_offload=_is_offloaded(plugin, device),
-    )
+    options = _C.ShardingOptions()
+    options.stage = _stage_of(plugin)
+    if plugin.auto_wrap_policy is not None:
+        options.min_unit_numbers = 0  # Units of a policy may have any size.
+    options.reduce_dtype = _reduce_dtype(plugin)
+    options.cpu_offload = _is_offloaded(plugin, device)
+    return options
 
 
 def _is_offloaded(plugin: FullyShardedDataParallelPlugin, device: torch.device) -> bool:

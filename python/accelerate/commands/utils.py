@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A parser that accepts options with `_` or `-`, and lists the options that were passed in
-`nondefault` of the namespace."""
+"""A parser that accepts options with `_` or `-`. `namespace.nondefault` contains the options given
+on the command line."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 #include "core/checkpoint/numbered.h"
 
 #include <algorithm>
-#include <map>
 
 #include "accelerate/error.h"
+#include "core/base/parse.h"
 #include "core/base/str.h"
 #include "core/checkpoint/checkpoint_folder.h"
 #include "core/checkpoint/staging.h"
@@ -18,8 +18,18 @@ constexpr std::string_view kNumberedStart = "checkpoint_";
 // Every checkpoint of Hugging Face's library contains it.
 constexpr const char* kOriginalsFile = "random_states_0.pkl";
 
-/// N of "checkpoint_N"; empty for other names and for N with leading zeros.
-std::optional<std::int64_t> number_of(const fs::path& folder) {
+bool is_whole(const fs::path& folder) {
+  try {
+    CheckpointReader(folder).check_shards();
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+} // namespace
+
+std::optional<std::int64_t> checkpoint_number(const fs::path& folder) {
   const auto name = folder.filename().string();
   const auto digits = name.starts_with(kNumberedStart)
                           ? name.substr(kNumberedStart.size())
@@ -32,32 +42,57 @@ std::optional<std::int64_t> number_of(const fs::path& folder) {
   return std::stoll(digits);
 }
 
-std::map<std::int64_t, fs::path> numbered_in(const fs::path& parent) {
+std::map<std::int64_t, fs::path> numbered_checkpoints(const fs::path& parent) {
   std::map<std::int64_t, fs::path> found;
   std::error_code error;
   for (fs::directory_iterator it(parent, error), end; !error && it != end;
        it.increment(error)) {
-    if (const auto number = number_of(it->path())) {
+    if (const auto number = checkpoint_number(it->path())) {
       found[*number] = it->path();
     }
   }
   return found;
 }
 
-bool is_original(const fs::path& folder) {
-  return fs::exists(folder / kOriginalsFile);
-}
-
-bool is_whole(const fs::path& folder) {
-  try {
-    CheckpointReader(folder).check_shards();
-    return true;
-  } catch (const Error&) {
-    return false;
+std::map<std::int64_t, std::int64_t> moments_of_job(
+    const fs::path& parent,
+    const std::string& job,
+    std::int64_t first) {
+  std::map<std::int64_t, std::int64_t> moments;
+  // Saves being written first: one may be committed in the meantime.
+  for (const auto& entry : entries_of(parent)) {
+    const auto stage = parse_stage_name(entry);
+    const auto number =
+        stage && !stage->rank ? checkpoint_number(stage->target) : std::nullopt;
+    if (!number) {
+      continue;
+    }
+    const auto moment = parse_number<std::int64_t>(
+        stage->save.substr(0, stage->save.find('-')));
+    if (moment && stage->save == save_name(*moment, job)) {
+      moments[*number] = *moment;
+    }
   }
+  for (const auto& [number, folder] : numbered_checkpoints(parent)) {
+    if (number < first || !is_checkpoint(folder)) {
+      continue;
+    }
+    try {
+      const CheckpointReader reader(folder);
+      if (reader.manifest().job == job) {
+        moments[number] = reader.manifest().moment;
+      }
+    } catch (const Error&) {
+      continue; // a save to this folder reports it
+    }
+  }
+  return moments;
 }
 
-} // namespace
+bool is_original_checkpoint(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::is_regular_file(folder / kOriginalsFile, ignored);
+}
 
 std::vector<fs::path> complete_checkpoints(
     const fs::path& parent,
@@ -73,7 +108,7 @@ std::vector<fs::path> complete_checkpoints(
       continue;
     }
     if (!is_checkpoint(entry)) {
-      if (number_of(entry) && !is_original(entry)) {
+      if (checkpoint_number(entry) && !is_original_checkpoint(entry)) {
         say(str_cat(
             "[load_state] Skipping '",
             entry.string(),
@@ -130,17 +165,17 @@ fs::path numbered_checkpoint(const fs::path& parent, std::int64_t number) {
 }
 
 std::int64_t next_checkpoint_number(const fs::path& parent) {
-  const auto numbered = numbered_in(parent);
+  const auto numbered = numbered_checkpoints(parent);
   return numbered.empty() ? 0 : numbered.rbegin()->first + 1;
 }
 
 void rotate_checkpoints(const fs::path& parent, std::int64_t limit) {
-  const auto numbered = numbered_in(parent);
+  const auto numbered = numbered_checkpoints(parent);
   std::int64_t num_kept = 0;
   for (auto it = numbered.rbegin(); it != numbered.rend(); ++it) {
     const auto& folder = it->second;
     const bool is_ours = is_checkpoint(folder);
-    if (!is_ours && !is_original(folder)) {
+    if (!is_ours && !is_original_checkpoint(folder)) {
       continue; // the user may use such names, too
     }
     if (num_kept >= limit) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,6 +35,23 @@ latest_intact_checkpoint(
 ACCELERATE_INTERNAL std::filesystem::path numbered_checkpoint(
     const std::filesystem::path& parent,
     std::int64_t number);
+/// N of a path that ends in "checkpoint_N". Empty for other names, and for N
+/// with leading zeros.
+ACCELERATE_INTERNAL std::optional<std::int64_t> checkpoint_number(
+    const std::filesystem::path& folder);
+/// The numbered files and folders in `parent`, by number.
+ACCELERATE_INTERNAL std::map<std::int64_t, std::filesystem::path>
+numbered_checkpoints(const std::filesystem::path& parent);
+/// The moment (`Manifest::moment`) of each numbered checkpoint in `parent` that
+/// the main process of `job` has written or is writing, by number. Does not
+/// read finished checkpoints below `first`, and skips damaged ones.
+ACCELERATE_INTERNAL std::map<std::int64_t, std::int64_t> moments_of_job(
+    const std::filesystem::path& parent,
+    const std::string& job,
+    std::int64_t first);
+/// Whether Hugging Face Accelerate could have written the folder.
+ACCELERATE_INTERNAL bool is_original_checkpoint(
+    const std::filesystem::path& folder);
 /// One more than the highest number used by any file or folder in `parent`.
 ACCELERATE_INTERNAL std::int64_t next_checkpoint_number(
     const std::filesystem::path& parent);

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "accelerate/detail/shard_unit_size.h"
 #include "accelerate/files/safetensors_index.h"
 #include "core/base/str.h"
 #include "core/sizing/model_families.h"
@@ -103,8 +104,8 @@ bool ends_like(
       });
 }
 
-// `ShardingOptions::min_unit_numbers`, in bytes.
-constexpr double kMinUnitBytes = 65'536 * 4;
+// In fp32.
+constexpr double kMinUnitBytes = detail::kMinUnitElements * 4;
 
 // The default shard unit of a tensor: its name up to the first numeric
 // component ("layers.0").

@@ -1,19 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
-// metrics.jsonl in the run's folder: docs/guide_observe.md has its schema.
+#include "core/tracking/json_lines.h"
+
 #include <unistd.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "core/tracking/append_file.h"
 #include "core/tracking/builtin.h"
 #include "core/tracking/run_folder.h"
 
 namespace accelerate {
-namespace {
 
 using OrderedJson = nlohmann::ordered_json;
+
+MetricsFile::MetricsFile(const std::filesystem::path& path)
+    : file_(path, /*cut_line=*/true) {}
+
+void MetricsFile::start(const TrackedRun& run) {
+  write(
+      {{"event", "start"},
+       {"schema", kRunFolderSchema},
+       {"run", run.project},
+       {"num_processes", run.num_processes},
+       {"attempt", run.attempt},
+       {"host", this_host()},
+       {"pid", getpid()}});
+}
+
+void MetricsFile::store_configuration(const OrderedJson& values) {
+  write({{"event", "configuration"}, {"values", values}});
+}
+
+void MetricsFile::log(const OrderedJson& values, int64_t step) {
+  write({{"step", step}, {"values", values}});
+}
+
+void MetricsFile::mark(const std::string& event, int64_t step) {
+  write({{"step", step}, {"event", event}});
+}
+
+void MetricsFile::finish() {
+  write({{"event", "finish"}});
+}
+
+void MetricsFile::write(const OrderedJson& fields) {
+  OrderedJson line = {{"time", wall_seconds()}};
+  line.update(fields);
+  // Bytes that are not UTF-8 must not make the line unreadable.
+  file_.write(
+      line.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + '\n');
+}
+
+namespace {
 
 /// JSON has no NaN or infinity: they become strings, as in other programs.
 OrderedJson json_of(const TrackedValue& value) {
@@ -45,42 +84,34 @@ class JsonLinesTracker : public Tracker {
   std::string name() const override { return kJsonLinesTracker; }
 
   void start(const TrackedRun& run) override {
-    file_.emplace(run.folder / kMetricsFile, /*cut_line=*/true);
-    write(
-        {{"event", "start"},
-         {"schema", kRunFolderSchema},
-         {"run", run.project},
-         {"num_processes", run.num_processes},
-         {"attempt", run.attempt},
-         {"host", this_host()},
-         {"pid", getpid()}});
+    file_.emplace(run.folder / kMetricsFile);
+    file_->start(run);
   }
   void store_configuration(const TrackedValues& values) override {
-    write({{"event", "configuration"}, {"values", json_of(values)}});
+    if (file_) {
+      file_->store_configuration(json_of(values));
+    }
   }
   void log(const TrackedValues& values, int64_t step) override {
-    write({{"step", step}, {"values", json_of(values)}});
+    if (file_) {
+      file_->log(json_of(values), step);
+    }
   }
   void mark(const std::string& event, int64_t step) override {
-    write({{"step", step}, {"event", event}});
+    if (file_) {
+      file_->mark(event, step);
+    }
   }
   void resume(int64_t step) override { mark("resume", step); }
-  void finish() override { write({{"event", "finish"}}); }
-
- private:
-  void write(const OrderedJson& fields) {
-    if (!file_) {
-      return; // opening it has failed and was reported
+  void finish() override {
+    if (file_) {
+      file_->finish();
     }
-    OrderedJson line = {{"time", wall_seconds()}};
-    line.update(fields);
-    // Bytes that are not UTF-8 must not make the line unreadable.
-    file_->write(
-        line.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) +
-        '\n');
   }
 
-  std::optional<AppendFile> file_;
+ private:
+  /// Empty if opening has failed, which was reported.
+  std::optional<MetricsFile> file_;
 };
 
 } // namespace

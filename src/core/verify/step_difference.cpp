@@ -173,8 +173,14 @@ double mean_loss(const std::vector<const UpdateRecord*>& updates) {
 }
 
 Verdict explain(const StepDifference& difference) {
-  const auto& [i, num_merged, updates, expected, gradients, loss, gradient, parameter, exact] =
-      difference;
+  const size_t i = difference.step;
+  const int num_merged = difference.num_merged;
+  const auto& updates = difference.updates;
+  const auto& expected = difference.expected;
+  const auto& gradients = difference.gradients;
+  const Worst& loss = difference.loss;
+  const Worst& gradient = difference.gradient;
+  const Worst& parameter = difference.parameter;
   const double inverse = 1.0 / num_merged;
   if (!gradient.is_too_large() && !parameter.is_too_large()) {
     const double ours = mean_loss(updates);

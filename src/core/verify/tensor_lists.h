@@ -14,7 +14,7 @@ inline constexpr double kEpsilon32 = 0x1p-23;
 
 using Tensors = std::vector<TensorRecord>;
 
-/// Null if there is no tensor of this name.
+/// Returns null if no tensor has this name.
 const TensorRecord* find(const Tensors& tensors, const std::string& name);
 
 /// Norms over all tensors, from which the scale of each tensor follows.

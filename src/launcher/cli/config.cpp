@@ -79,7 +79,8 @@ std::optional<LaunchConfig> present_config(
 
 int ask_and_write(const std::string& file) {
   const fs::path path = path_or_default(file);
-  config_target(path); // fails before any question is asked
+  // Throws if the file cannot be written, before any question.
+  config_target(path);
   const bool is_terminal = isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
   const auto prompter =
       is_terminal ? make_terminal_prompter(STDIN_FILENO, STDERR_FILENO)

@@ -35,11 +35,16 @@ class RecordFolder {
   RecordFolder() {
     std::error_code error;
     const fs::path parent = fs::temp_directory_path(error);
+    if (error) {
+      throw SystemError(
+          "[verify] TMPDIR is not a folder. Set it to a folder that you may "
+          "write to");
+    }
     std::string path = parent / "accelerate-verify-XXXXXX";
-    if (error || mkdtemp(path.data()) == nullptr) {
+    if (mkdtemp(path.data()) == nullptr) {
       throw SystemError(str_cat(
           "[verify] Cannot create a folder in ",
-          error ? system_env("TMPDIR").value_or("/tmp") : parent.string(),
+          parent.string(),
           ". Set TMPDIR to a folder that you may write to"));
     }
     path_ = path;

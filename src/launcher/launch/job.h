@@ -60,8 +60,8 @@ struct StopOrder {
   int signal = SIGTERM;
   bool is_to_restart = false;
   /// Whether a launcher was asked to end. If so, workers that are still
-  /// starting get SIGTERM once they handle it. Otherwise something failed, and
-  /// there is no reason to wait.
+  /// starting get SIGTERM only after they have installed a handler. Otherwise
+  /// something failed, and there is no reason to wait.
   bool is_request = false;
 
   bool operator==(const StopOrder&) const = default;
@@ -75,7 +75,7 @@ class Machine {
   virtual void start(int attempt) = 0;
   /// Ends the workers; the machine then reports that they have stopped.
   virtual void stop(const StopOrder& order) = 0;
-  /// Says that the job is over. Nothing runs on the machine.
+  /// Says that the job is over. Call it only when no workers run there.
   virtual void end(const JobEnding& ending) = 0;
 };
 
@@ -152,7 +152,7 @@ class ACCELERATE_INTERNAL Job {
     kRunning,
     kFinished,
     kStopping,
-    kLeaving, // as stopping, but lost afterwards
+    kLeaving, // like `kStopping`; becomes `kLost` afterwards
     kStopped,
     kLost,
   };
@@ -186,7 +186,7 @@ class ACCELERATE_INTERNAL Job {
   /// Whether the job was asked to end by SIGTERM, which schedulers send before
   /// they take machines away.
   bool is_preempted_ = false;
-  /// Whether some machines may have received no stop order except SIGUSR1.
+  /// Whether some machines may have received only SIGUSR1.
   bool is_asking_ = false;
   ExitSummary exit_summary_;
   EventLoop::Clock::time_point attempt_start_;
@@ -196,8 +196,8 @@ class ACCELERATE_INTERNAL Job {
 };
 
 /// "[launch] Finished in 2 min 3 s: 1,200 steps (9.8 steps/s), last checkpoint
-/// runs/a/checkpoint_3, logs in runs/a". Contains what is known; empty if
-/// nothing is. Paths below `folder` are shown relative to it.
+/// runs/a/checkpoint_3, logs in runs/a". Leaves out unknown facts. Empty if
+/// nothing is known. Paths below `folder` are shown relative to it.
 ACCELERATE_INTERNAL std::string describe_run(
     const RunReport& report,
     std::chrono::duration<double> duration,

@@ -138,7 +138,7 @@ std::shared_ptr<ModelContext> Accelerator::prepare_module(
     move_module(
         *module,
         device(),
-        /*with_parameters=*/!state_->run.places_shards());
+        /*with_parameters=*/!state_->run.shards_parameters());
   }
   detail::give_process_group(*module, process_group());
   auto context =

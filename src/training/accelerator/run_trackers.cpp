@@ -38,7 +38,7 @@ StateDict RunTrackers::state_dict() const {
 
 void RunTrackers::load_state_dict(const StateDict& saved) {
   Trackers::State state = {.next_step = saved.get<int64_t>(kNextStep)};
-  for (const auto& [name, own] : saved.part(kTrackerStates)) {
+  for (const auto& [name, own] : saved.section(kTrackerStates)) {
     if (const auto* text = std::get_if<std::string>(&own)) {
       state.trackers[name] = *text;
     }

@@ -20,8 +20,8 @@ uint64_t draw_seed() {
   return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
 }
 
-void require(bool is_met, const std::string& message) {
-  if (!is_met) {
+void require(bool condition, const std::string& message) {
+  if (!condition) {
     throw UsageError("[DataLoader] " + message);
   }
 }

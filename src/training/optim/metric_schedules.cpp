@@ -197,7 +197,7 @@ class GreedyRule final : public MetricRule {
     cooldown_ = state.get<int64_t>("cooldown");
     warmup_ = state.get<int64_t>("warmup");
     reductions_left_ = state.get<int64_t>("reductions_left");
-    mean_.load(state.part("mean"));
+    mean_.load(state.section("mean"));
     for (size_t i = 0; i < initial_.size(); ++i) {
       initial_[i] = state.get<double>(str_cat("initial_lr.", i));
     }

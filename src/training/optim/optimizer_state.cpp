@@ -68,7 +68,7 @@ std::string group_key(size_t group) {
 
 size_t num_groups(const StateDict& state) {
   size_t count = 0;
-  while (!state.part(group_key(count)).empty()) {
+  while (!state.section(group_key(count)).empty()) {
     ++count;
   }
   return count;
@@ -83,7 +83,7 @@ void check_names(
     const StateDict& saved_group,
     const std::vector<std::string>& names) {
   std::set<std::string> saved;
-  for (const auto& [key, name] : saved_group.part("parameters")) {
+  for (const auto& [key, name] : saved_group.section("parameters")) {
     saved.insert(std::get<std::string>(name));
   }
   // A tied weight appears once per name, so make the names unique.
@@ -160,7 +160,7 @@ void check_fits(
         ". Create the same groups before loading"));
   }
   for (size_t group = 0; group < names.size(); ++group) {
-    const StateDict saved_group = state.part(group_key(group));
+    const StateDict saved_group = state.section(group_key(group));
     check_names(group, saved_group, names[group]);
     check_none_is_lost(optimizer, group, saved_group);
   }
@@ -170,7 +170,7 @@ void check_fits(
 /// whose name starts with this one's.
 StateDict state_of_parameter(const StateDict& state, const std::string& name) {
   StateDict own;
-  for (const auto& [key, value] : state.part("state." + name)) {
+  for (const auto& [key, value] : state.section("state." + name)) {
     if (key.find('.') == std::string::npos) {
       std::visit([&](const auto& held) { own.set(key, held); }, value);
     }
@@ -241,7 +241,7 @@ void load_optimizer_state(
   const auto groups = names_of_groups(optimizer, names, "load_optimizer_state");
   check_fits(*target, groups, state);
   for (size_t group = 0; group < groups.size(); ++group) {
-    target->load_group_state(group, state.part(group_key(group)));
+    target->load_group_state(group, state.section(group_key(group)));
     for (size_t i = 0; i < groups[group].size(); ++i) {
       const std::string& name = groups[group][i];
       const at::Tensor& parameter = optimizer.param_groups()[group].params()[i];

@@ -374,7 +374,7 @@ void OptimizerStep::for_each_slice(const StateDict& state, Work&& work) const {
         continue;
       }
       const std::string prefix = str_cat("state.", owned.names[i]);
-      for (const auto& [key, value] : state.part(prefix)) {
+      for (const auto& [key, value] : state.section(prefix)) {
         work(SliceEntry{
             str_cat(prefix, '.', key),
             value,

@@ -212,10 +212,10 @@ void Scheduler::State::check_state_dict(const StateDict& state) const {
         ". It loads LambdaLR, StepLR, MultiStepLR, ExponentialLR, OneCycleLR "
         "and checkpoints saved in C++"));
   }
-  if (state.part("base_lr").size() != num_groups) {
+  if (state.section("base_lr").size() != num_groups) {
     throw UsageError(str_cat(
         "[load_state_dict] The saved state has ",
-        state.part("base_lr").size(),
+        state.section("base_lr").size(),
         " parameter groups, but the optimizer has ",
         num_groups,
         ". Create the same groups before loading"));
@@ -225,7 +225,7 @@ void Scheduler::State::check_state_dict(const StateDict& state) const {
 void Scheduler::State::load_state_dict(const StateDict& state) {
   check_state_dict(state);
   const size_t num_groups = base_lrs.size();
-  rule->load(state.part("schedule"));
+  rule->load(state.section("schedule"));
   num_steps = state.get<int64_t>("num_steps");
   for (size_t i = 0; i < num_groups; ++i) {
     base_lrs[i] = state.get<double>(str_cat("base_lr.", i));

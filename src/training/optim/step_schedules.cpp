@@ -229,7 +229,7 @@ class CombinedRule : public ScheduleRule {
   }
   void load(const StateDict& state) override {
     for (size_t i = 0; i < rules_.size(); ++i) {
-      rules_[i]->load(state.part(str_cat("schedules.", i)));
+      rules_[i]->load(state.section(str_cat("schedules.", i)));
     }
   }
 

@@ -86,7 +86,7 @@ std::deque<LayerRow>& table() {
            },
        .serves = MeshDimension::kData,
        .excludes = {kOwn},
-       .places_shards =
+       .shards_parameters =
            [](const EngineOptions& options) {
              return options.is_sharded() &&
                     options.shard.stage == ShardStage::kParameters;
@@ -160,7 +160,7 @@ EnginePlan::EnginePlan(EngineOptions options) : options_(std::move(options)) {
 std::shared_ptr<ParallelEngine> EnginePlan::make(
     EngineArguments arguments) const {
   fill_deferred(arguments.model.buffers, arguments.device);
-  if (!places_shards()) {
+  if (!shards_parameters()) {
     fill_deferred(arguments.model.parameters, arguments.device);
   }
   const auto engine = std::make_shared<ParallelEngine>(arguments);
@@ -179,9 +179,10 @@ std::optional<at::ScalarType> EnginePlan::weights() const {
   return options_.master_weights ? std::optional(at::kBFloat16) : std::nullopt;
 }
 
-bool EnginePlan::places_shards() const {
+bool EnginePlan::shards_parameters() const {
   return std::ranges::any_of(rows_, [this](const auto* row) {
-    return row->places_shards != nullptr && row->places_shards(options_);
+    return row->shards_parameters != nullptr &&
+           row->shards_parameters(options_);
   });
 }
 

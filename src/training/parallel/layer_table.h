@@ -58,7 +58,7 @@ struct LayerRow {
   /// apply.
   void (*check)(const EngineOptions& options) = nullptr;
   /// Whether the layer moves parameters to the device itself, shard by shard.
-  bool (*places_shards)(const EngineOptions& options) = nullptr;
+  bool (*shards_parameters)(const EngineOptions& options) = nullptr;
   /// Why no step can be recorded, regardless of the model; empty if some steps
   /// can.
   std::string (*why_not_to_capture)(const EngineOptions& options) = nullptr;
@@ -83,7 +83,7 @@ class ACCELERATE_INTERNAL EnginePlan {
   std::shared_ptr<ParallelEngine> make(EngineArguments arguments) const;
   /// The dtype of trained models' weights, if they have master weights.
   std::optional<at::ScalarType> weights() const;
-  bool places_shards() const;
+  bool shards_parameters() const;
   bool needs_state() const;
   std::string why_not_to_capture() const;
 

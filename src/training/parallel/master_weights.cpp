@@ -4,6 +4,7 @@
 #include <optional>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "accelerate/error.h"
 #include "core/base/str.h"
@@ -19,6 +20,16 @@ bool is_castable(const at::Tensor& parameter) {
   const auto type = parameter.scalar_type();
   return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
 }
+
+/// Gradients and the memory that they are written to.
+struct GradientMoves {
+  std::vector<at::Tensor> from, to;
+
+  void add(const at::Tensor& gradient, const at::Tensor& target) {
+    from.push_back(gradient);
+    to.push_back(target);
+  }
+};
 
 /// Trains fp32 master weights. Gradients arrive in the dtype of the weights.
 /// When all ranks have received them, they move to the memory of the master
@@ -343,9 +354,8 @@ class MasterLayer final : public ForwardLayer,
     }
     // The memory of a bucket is written again. On a single rank, it is not.
     const bool may_stay = !engine_.exchanges() && !engine_.is_accumulating();
-    // [0]: gradients that are moved. [1]: gradients that are added to earlier
-    // ones.
-    std::vector<at::Tensor> come[2], targets[2];
+    GradientMoves first; // no gradient has been kept yet
+    GradientMoves later; // added to the gradients that are kept
     for (size_t i = 0; i < weights_.size(); ++i) {
       at::Tensor& gradient = weights_[i].mutable_grad();
       if (!gradient.defined()) {
@@ -363,15 +373,14 @@ class MasterLayer final : public ForwardLayer,
       } else {
         own = gradient_slot(i);
       }
-      come[adds].push_back(gradient);
-      targets[adds].push_back(own);
+      (adds ? later : first).add(gradient, own);
       is_shown_[i] = true;
     }
-    if (!come[0].empty()) {
-      at::_foreach_copy_(targets[0], come[0]);
+    if (!first.from.empty()) {
+      at::_foreach_copy_(first.to, first.from);
     }
-    if (!come[1].empty()) {
-      at::_foreach_add_(targets[1], come[1]);
+    if (!later.from.empty()) {
+      at::_foreach_add_(later.to, later.from);
     }
   }
 
@@ -384,7 +393,8 @@ class MasterLayer final : public ForwardLayer,
       return;
     }
     const at::NoGradGuard no_grad;
-    std::vector<at::Tensor> come, targets, scaled;
+    GradientMoves converted;
+    std::vector<at::Tensor> scaled;
     for (size_t i = 0; i < masters_.size(); ++i) {
       at::Tensor& own = masters_[i].mutable_grad();
       if (!own.defined()) {
@@ -393,16 +403,15 @@ class MasterLayer final : public ForwardLayer,
       const bool is_multiplied = factor.defined() && waits(i) &&
                                  (is_left_out.empty() || !is_left_out[i]);
       if (own.scalar_type() != masters_[i].scalar_type()) {
-        come.push_back(own);
-        targets.push_back(gradient_slot(i));
+        converted.add(own, gradient_slot(i));
         own = gradient_slot(i);
       }
       if (is_multiplied) {
         scaled.push_back(own);
       }
     }
-    if (!come.empty()) {
-      at::_foreach_copy_(targets, come);
+    if (!converted.from.empty()) {
+      at::_foreach_copy_(converted.to, converted.from);
     }
     if (!scaled.empty()) {
       scale_in_place(scaled, factor);

@@ -86,7 +86,7 @@ class PowerSgdMemory final : public Stateful {
     const auto num_seeds = count_of("num_seeds");
     const auto tensors_of = [&](const char* kind) {
       std::map<std::string, at::Tensor> tensors;
-      for (const auto& [name, value] : state.part(kind)) {
+      for (const auto& [name, value] : state.section(kind)) {
         const auto key = str_cat(kind, '.', name);
         tensors[name] = state.get<at::Tensor>(key).clone();
       }

@@ -379,7 +379,7 @@ void Accumulation::load_state_dict(const StateDict& state) {
   drop_everything();
   const auto num_saved = state.get<int64_t>("num_windows");
   for (int64_t i = 0; i < num_saved; ++i) {
-    load_accumulation(state.part(str_cat("window.", i)));
+    load_accumulation(state.section(str_cat("window.", i)));
   }
   if (state.contains("num_unused")) {
     const auto num_unused = state.get<int64_t>("num_unused");
@@ -391,7 +391,7 @@ void Accumulation::load_accumulation(const StateDict& state) {
   Models models;
   const auto num_models = state.get<int64_t>("num_models");
   for (int64_t i = 0; i < num_models; ++i) {
-    const auto own = state.part(str_cat("model.", i));
+    const auto own = state.section(str_cat("model.", i));
     const auto& name = own.get<std::string>("name");
     std::shared_ptr<ModelContext> model;
     for (const auto& [known, object] : registry_->objects()) {
@@ -407,7 +407,7 @@ void Accumulation::load_accumulation(const StateDict& state) {
           "loading"));
     }
     std::map<std::string, StateValue> gradients;
-    for (const auto& [key, value] : own.part("gradient")) {
+    for (const auto& [key, value] : own.section("gradient")) {
       gradients.emplace(key, value);
     }
     for (size_t j = 0; j < model->model.names.size(); ++j) {
@@ -437,7 +437,7 @@ std::optional<StateDict> Accumulation::joined(
     auto& saved_of_rank = by_models.emplace_back();
     // Other ranks may have the accumulations in another order.
     for (int64_t i = 0; i < state.get<int64_t>("num_windows"); ++i) {
-      auto saved = state.part(str_cat("window.", i));
+      auto saved = state.section(str_cat("window.", i));
       auto models = names_in(saved);
       saved_of_rank.emplace(std::move(models), std::move(saved));
     }

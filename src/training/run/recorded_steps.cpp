@@ -2,6 +2,7 @@
 #include "training/run/recorded_steps.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "accelerate/distributed/c10d.h"
@@ -25,6 +26,98 @@ void set_shares_buffers(
     }
   }
 }
+
+std::vector<std::pair<std::weak_ptr<ModelContext>, bool>> shares_buffers(
+    const RunContext& context) {
+  std::vector<std::pair<std::weak_ptr<ModelContext>, bool>> shares;
+  for (const auto& model : context.living_models()) {
+    shares.emplace_back(model, model->engine->shares_buffers_next());
+  }
+  return shares;
+}
+
+/// The collectives since its construction, which are being recorded. They count
+/// only when they are replayed.
+class RecordedCollectives {
+ public:
+  explicit RecordedCollectives(const ProcessGroup& group) : group_(group) {
+    if (const auto carrier = to_c10d(group)) {
+      replayed_ = uncounted_collectives(carrier);
+      first_ = group.impl()->last_number();
+    }
+  }
+
+  /// Returns how many there were.
+  int64_t uncount() const {
+    if (!replayed_) {
+      return 0;
+    }
+    const auto number =
+        static_cast<int64_t>(group_.impl()->last_number() - first_);
+    *replayed_ -= number;
+    return number;
+  }
+
+ private:
+  const ProcessGroup& group_;
+  std::shared_ptr<std::atomic<int64_t>> replayed_;
+  uint64_t first_ = 0;
+};
+
+/// What a recording changes on the host, as it was before.
+struct HostSnapshot {
+  explicit HostSnapshot(const RunContext& context)
+      : context(context),
+        buffers(shares_buffers(context)),
+        counts(context.step_state->counts()),
+        update_counts(context.step_state->update_counts()),
+        num_backwards(context.progress->num_backwards),
+        optimizers(context.living_optimizers()) {
+    for (const auto& model : context.living_models()) {
+      for (const auto& parameter : model->model.parameters) {
+        const auto trained = model->engine->trained(parameter);
+        gradients.emplace_back(parameter, parameter.grad());
+        gradients.emplace_back(trained, trained.grad());
+      }
+    }
+    for (const auto& optimizer : optimizers) {
+      num_calls.push_back(optimizer->num_calls());
+    }
+  }
+
+  /// Undoes a recording that failed.
+  void restore() const {
+    set_shares_buffers(buffers);
+    context.step_state->set_counts(counts);
+    context.step_state->set_update_counts(update_counts);
+    context.accumulation->note_backwards(
+        num_backwards - context.progress->num_backwards,
+        context.step_state->sync_gradients());
+    context.progress->num_backwards = num_backwards;
+    for (const auto& [tensor, gradient] : gradients) {
+      tensor.mutable_grad() = gradient;
+    }
+    for (const auto& model : context.living_models()) {
+      model->engine->scale_kept_gradients({});
+    }
+    for (const auto& optimizer : optimizers) {
+      optimizer->set_done(false);
+      if (context.scaler) {
+        context.scaler->forget(optimizer.get());
+      }
+    }
+  }
+
+  const RunContext& context;
+  /// The gradients of parameters and of the tensors that are trained instead.
+  std::vector<std::pair<at::Tensor, at::Tensor>> gradients;
+  std::vector<std::pair<std::weak_ptr<ModelContext>, bool>> buffers;
+  StepState::Counts counts;
+  StepState::UpdateCounts update_counts;
+  int64_t num_backwards;
+  std::vector<std::shared_ptr<OptimizerStep>> optimizers;
+  std::vector<int64_t> num_calls;
+};
 
 } // namespace
 
@@ -127,94 +220,47 @@ bool RecordedSteps::is_recordable() const {
 StepRecording RecordedSteps::record(const std::function<void()>& work) {
   write_learning_rates();
   context_.update_scale();
-  std::vector<std::pair<at::Tensor, at::Tensor>> gradients;
   for (const auto& model : context_.living_models()) {
     for (const auto& parameter : model->model.parameters) {
-      const auto trained = model->engine->trained(parameter);
       // Applies pending factors, because if the recording fails, the factor
       // that it computes is NaN.
       model->engine->gradient(parameter);
-      gradients.emplace_back(parameter, parameter.grad());
-      gradients.emplace_back(trained, trained.grad());
     }
   }
   std::optional<DeferredComparisons> comparisons;
-  std::shared_ptr<std::atomic<int64_t>> replayed;
-  uint64_t number = 0;
-  if (const auto carrier = to_c10d(context_.group())) {
+  if (to_c10d(context_.group())) {
     comparisons.emplace(context_.group());
-    replayed = uncounted_collectives(carrier);
-    number = context_.group().impl()->last_number();
   }
-  int64_t num_collectives = 0;
-  // Collectives of the recording are counted only when they are replayed.
-  const auto uncount = [&] {
-    if (replayed) {
-      num_collectives =
-          static_cast<int64_t>(context_.group().impl()->last_number() - number);
-      *replayed -= num_collectives;
-    }
-  };
-  const auto shares_buffers = [&] {
-    std::vector<std::pair<std::weak_ptr<ModelContext>, bool>> shares;
-    for (const auto& model : context_.living_models()) {
-      shares.emplace_back(model, model->engine->shares_buffers_next());
-    }
-    return shares;
-  };
-  const auto shared_before = shares_buffers();
-  const auto counts = context_.step_state->counts();
-  const auto update_counts = context_.step_state->update_counts();
-  const int64_t num_backwards = context_.progress->num_backwards;
-  const auto optimizers = context_.living_optimizers();
-  std::vector<int64_t> num_calls;
-  for (const auto& optimizer : optimizers) {
+  const RecordedCollectives collectives(context_.group());
+  const HostSnapshot before(context_);
+  for (const auto& optimizer : before.optimizers) {
     optimizer->set_done(false);
-    num_calls.push_back(optimizer->num_calls());
   }
   context_.step_state->set_captured(true);
   try {
     work();
   } catch (...) {
-    uncount();
-    set_shares_buffers(shared_before);
+    collectives.uncount();
     context_.step_state->set_captured(false);
-    context_.step_state->set_counts(counts);
-    context_.step_state->set_update_counts(update_counts);
-    context_.accumulation->note_backwards(
-        num_backwards - context_.progress->num_backwards,
-        context_.step_state->sync_gradients());
-    context_.progress->num_backwards = num_backwards;
-    for (auto& [tensor, gradient] : gradients) {
-      tensor.mutable_grad() = gradient;
-    }
-    for (const auto& model : context_.living_models()) {
-      model->engine->scale_kept_gradients({});
-    }
-    for (const auto& optimizer : optimizers) {
-      optimizer->set_done(false);
-      if (context_.scaler) {
-        context_.scaler->forget(optimizer.get());
-      }
-    }
+    before.restore();
     throw;
   }
   context_.step_state->set_captured(false);
-  uncount();
+  const int64_t num_collectives = collectives.uncount();
   const auto now = context_.step_state->counts();
   // These counts are added at each replay.
   auto in_step = context_.step_state->update_counts();
-  in_step -= update_counts;
-  context_.step_state->set_update_counts(update_counts);
+  in_step -= before.update_counts;
+  context_.step_state->set_update_counts(before.update_counts);
   StepRecording recording{
-      {now.num_forwards - counts.num_forwards,
-       now.num_backwards - counts.num_backwards},
-      context_.progress->num_backwards - num_backwards,
+      {now.num_forwards - before.counts.num_forwards,
+       now.num_backwards - before.counts.num_backwards},
+      context_.progress->num_backwards - before.num_backwards,
       in_step,
       context_.sends_gradients()};
-  for (size_t i = 0; i < optimizers.size(); ++i) {
-    const auto& optimizer = optimizers[i];
-    if (optimizer->num_calls() != num_calls[i]) {
+  for (size_t i = 0; i < before.optimizers.size(); ++i) {
+    const auto& optimizer = before.optimizers[i];
+    if (optimizer->num_calls() != before.num_calls[i]) {
       recording.optimizers.push_back(
           {optimizer, optimizer->is_done(), optimizer->overflow()});
     }
@@ -223,7 +269,7 @@ StepRecording RecordedSteps::record(const std::function<void()>& work) {
     recording.comparisons = comparisons->take();
   }
   recording.num_collectives = num_collectives;
-  recording.shares_buffers = shares_buffers();
+  recording.shares_buffers = shares_buffers(context_);
   return recording;
 }
 

@@ -237,8 +237,8 @@ std::shared_ptr<ModelContext> TrainingRun::prepare_model(
   return context;
 }
 
-bool TrainingRun::places_shards() const {
-  return context_.assembly.engines.places_shards();
+bool TrainingRun::shards_parameters() const {
+  return context_.assembly.engines.shards_parameters();
 }
 
 void TrainingRun::put_engine(

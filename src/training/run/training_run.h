@@ -60,9 +60,9 @@ class ACCELERATE_INTERNAL TrainingRun {
   /// order; then `wire` connects them. `prepare` may be called several times.
   ///
   /// A model must already be on its device. Its parameters need not be if the
-  /// run `places_shards` and the model will be trained. In `evaluation_mode`
-  /// its gradients are never synchronised. Error messages contain its `type`.
-  /// Throws `UsageError` on fp16 parameters with fp16.
+  /// run `shards_parameters` and the model will be trained. In
+  /// `evaluation_mode` its gradients are never synchronised. Error messages
+  /// contain its `type`. Throws `UsageError` on fp16 parameters with fp16.
   std::shared_ptr<ModelContext> prepare_model(
       ParameterSet model,
       std::string type,
@@ -70,7 +70,7 @@ class ACCELERATE_INTERNAL TrainingRun {
   /// Whether `prepare_model` shards parameters before they are on the device
   /// and moves only each rank's shard there, so that the whole model need not
   /// fit.
-  bool places_shards() const;
+  bool shards_parameters() const;
   /// Starts synchronising the gradients of a model that was prepared in
   /// evaluation mode.
   void train_evaluated(const std::shared_ptr<ModelContext>& model);

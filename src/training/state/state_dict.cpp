@@ -107,7 +107,7 @@ template const std::string& StateDict::get(const std::string&) const;
 template const at::Tensor& StateDict::get(const std::string&) const;
 template const TensorSlice& StateDict::get(const std::string&) const;
 
-StateDict StateDict::part(const std::string& prefix) const {
+StateDict StateDict::section(const std::string& prefix) const {
   const std::string start = prefix + '.';
   StateDict part;
   for (auto it = values_.lower_bound(start);

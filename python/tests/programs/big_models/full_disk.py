@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Offloads a model to a disk that fills up. Arguments: a folder, and the largest size of a file."""
+"""Offloads a model to a disk that becomes full. Arguments: a folder, and the largest size of a file."""
 
 from __future__ import annotations
 

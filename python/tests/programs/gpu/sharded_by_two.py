@@ -19,7 +19,7 @@ for run in (dict(), dict(steps=2), dict(mixed_precision="bf16")):
         held = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
         assert held < 0.6 * sum(p.numel() for p in model.parameters())
         if is_cut(accelerator):
-            # A half of weights and moments, and what fills parts up.
+            # A half of weights and moments, and padding.
             assert at_rest < 0.6 * whole, (settings, at_rest, whole)
     # Clipping adds squares up in another order.
     expected, _, _ = train(**run, max_norm=0.1)

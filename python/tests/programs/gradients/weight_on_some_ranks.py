@@ -28,7 +28,7 @@ def window(**options):
 weight = {"weight": 3} if accelerator.process_index == weighing else {}
 said, found = [window(**weight)], None
 if accelerator.sync_gradients:
-    # The window is over, and training goes on.
+    # The accumulation has ended, and training continues.
     model.zero_grad()
     window()
     found = net.weight.grad.item()

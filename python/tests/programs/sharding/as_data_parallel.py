@@ -62,7 +62,7 @@ for make in (Net, llama, bert):
         model, optimizer, seen = train(accelerator, make)
         for a, b in zip(seen, expected, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
-        # Each process trains one half, and what fills it up.
+        # Each process trains one half, and padding.
         held = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
         assert held < 0.6 * sum(p.numel() for p in model.parameters()), held
         state = accelerator.get_state_dict(model)

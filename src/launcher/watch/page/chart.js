@@ -371,9 +371,9 @@ export class Chart {
     const { left, right } = this.map.range;
     if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
       const isRight = event.key === "ArrowRight";
-      const places = this.spec.series.flatMap((one) => one.middle).filter((x) => x >= left && x <= right).sort((a, b) => a - b);
+      const positions = this.spec.series.flatMap((one) => one.middle).filter((x) => x >= left && x <= right).sort((a, b) => a - b);
       const here = this.anchor ?? (isRight ? -Infinity : Infinity);
-      const next = isRight ? places.find((x) => x > here) : places.findLast((x) => x < here);
+      const next = isRight ? positions.find((x) => x > here) : positions.findLast((x) => x < here);
       if (next !== undefined) this.showTip(next);
       byId("spoken").textContent = this.tip.innerText;
     } else if (event.key === "Escape") {
@@ -419,7 +419,7 @@ export class Chart {
     return parts.join(", ");
   }
 
-  describePlace(one, i) {
+  describePosition(one, i) {
     const [x, last] = [one.x[i], one.xLast?.[i] ?? one.x[i]];
     if (this.spec.axis === "time") return x === last || duration(x) === duration(last) ? duration(x) : `${duration(x)} to ${duration(last)}`;
     return x === last ? `step ${whole(x)}` : `steps ${whole(x)} to ${whole(last)}`;
@@ -432,7 +432,7 @@ export class Chart {
     if (!found.length) { this.unpoint(); return; }
     const [first, index] = found.reduce((a, b) => b[2] < a[2] ? b : a);
     const x = first.middle[index];
-    const place = this.describePlace(first, index);
+    const position = this.describePosition(first, index);
     const { toX, toY } = this.map;
     const height = pointer && pointer.clientY - this.plot.getBoundingClientRect().top;
     const distance = (one, i) => Math.min(...[one.y[i], one.smooth?.[i]].map((y) => isNumber(y) ? Math.abs(toY(y) - height) : Infinity));
@@ -443,23 +443,23 @@ export class Chart {
       const last = one.xLast?.[i] ?? one.x[i];
       const away = Math.max(toX(one.x[i]) - toX(x), toX(x) - toX(last), 0);
       if (away > NEAR) return [];
-      const own = this.describePlace(one, i);
-      const at = own === place ? "" : ` at ${own}`;
+      const own = this.describePosition(one, i);
+      const at = own === position ? "" : ` at ${own}`;
       const row = make("div", one.color, make("i"), make("span", "", one.tipName ?? one.name), make("b", "", this.describe(one, i) + at));
       return [[row, pointer && !this.spec.stack ? distance(one, i) : 0]];
     }).sort(([, a], [, b]) => a === b ? 0 : a - b).map(([row]) => row);
     const rest = rows.splice(MOST_ROWS).length;
-    if (rest) rows.push(make("div", "place", `and ${rest} more`));
+    if (rest) rows.push(make("div", "position", `and ${rest} more`));
     this.anchor = x;
     this.pointer = pointer;
-    this.tip.replaceChildren(make("div", "place", place), ...rows);
+    this.tip.replaceChildren(make("div", "position", position), ...rows);
     this.tip.hidden = false;
-    this.placeTip(x, pointer);
+    this.moveTip(x, pointer);
     this.actions.point(this, x);
   }
 
   /** Puts the tooltip beside the pointer if there is room, else above or below it. */
-  placeTip(x, pointer) {
+  moveTip(x, pointer) {
     const frame = this.plot.getBoundingClientRect();
     const [atX, atY] = pointer ? [pointer.clientX, pointer.clientY] : [frame.left + this.map.toX(x), frame.top + frame.height / 2];
     const gap = GAP[pointer?.pointerType] ?? GAP.mouse;

@@ -142,11 +142,11 @@ function changed() {
 
 // --- charts ------------------------------------------------------------------
 
-/** Puts the wanted charts into `place`. Creates missing ones and removes all others. */
-function layCharts(place, wanted) {
+/** Puts the wanted charts into `parent`. Creates missing ones and removes all others. */
+function layCharts(parent, wanted) {
   const keys = new Set(wanted.map(([key]) => key));
   for (const [key, chart] of page.charts) {
-    if (chart.place === place && !keys.has(key)) {
+    if (chart.parent === parent && !keys.has(key)) {
       chart.root.remove();
       page.charts.delete(key);
     }
@@ -158,9 +158,9 @@ function layCharts(place, wanted) {
       chart = new Chart(title, isWide, actions);
       page.charts.set(key, chart);
     }
-    chart.place = place;
-    const expected = before ? before.nextSibling : place.firstChild;
-    if (chart.root !== expected) place.insertBefore(chart.root, expected);
+    chart.parent = parent;
+    const expected = before ? before.nextSibling : parent.firstChild;
+    if (chart.root !== expected) parent.insertBefore(chart.root, expected);
     before = chart.root;
     chart.update(spec);
   }
@@ -228,15 +228,15 @@ function showMetrics(runs) {
   }
   // Metrics without a prefix come first, without a heading.
   const ordered = [...groups].sort(([a], [b]) => (a !== "") - (b !== "") || a.localeCompare(b));
-  const place = byId("metrics");
-  for (const one of [...place.children]) {
+  const sections = byId("metrics");
+  for (const one of [...sections.children]) {
     if (!groups.has(one.dataset.group)) {
       layCharts(one.querySelector(".charts"), []);
       one.remove();
     }
   }
   for (const [i, [group, members]] of ordered.entries()) {
-    let section = [...place.children].find((one) => one.dataset.group === group);
+    let section = [...sections.children].find((one) => one.dataset.group === group);
     if (!section) {
       section = make("details", group ? "" : "plain", make("summary"), make("div", "charts"));
       section.dataset.group = group;
@@ -250,7 +250,7 @@ function showMetrics(runs) {
       });
     }
     // Move only if needed: moved elements lose the keyboard focus and the pointer.
-    if (place.children[i] !== section) place.insertBefore(section, place.children[i] ?? null);
+    if (sections.children[i] !== section) sections.insertBefore(section, sections.children[i] ?? null);
     section.querySelector("summary").textContent = `${group} (${members.length})`;
     layCharts(section.querySelector(".charts"), section.open ? members.map((name) => metricChart(name, runs)) : []);
   }

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// The default size of shard units. Needs no torch, because estimates of memory
+// also use it.
+#pragma once
+
+#include <cstdint>
+
+namespace accelerate::detail {
+
+/// Units with fewer elements are merged: `ShardingOptions::min_unit_numbers`.
+inline constexpr std::int64_t kMinUnitElements = 65'536;
+
+} // namespace accelerate::detail
