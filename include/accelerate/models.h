@@ -26,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "accelerate/distributed/tensor_plan.h"
 #include "accelerate/export.h"
 #include "accelerate/models/model_config.h"
 #include "accelerate/models/model_inputs.h"
@@ -84,7 +85,8 @@ concept BatchStruct =
 
 /// A model with weights. `from_pretrained` returns it in evaluation mode, as
 /// transformers does; call `train()` before training.
-class ACCELERATE_API PretrainedModel : public torch::nn::Module {
+class ACCELERATE_API PretrainedModel : public torch::nn::Module,
+                                       public HasTensorPlan {
  public:
   /// Throws `UsageError` for shapes that do not match, for more tokens than the
   /// model has positions and, on the CPU, for token ids and labels out of range
@@ -123,6 +125,10 @@ class ACCELERATE_API PretrainedModel : public torch::nn::Module {
   /// costs a second forward. Off by default.
   void gradient_checkpointing_enable(bool enabled = true);
 
+  /// How tensor parallelism divides the model (docs/guide_parallelism.md).
+  /// Empty if the architecture has no plan.
+  TensorPlan tensor_plan() const override { return {}; }
+
   const ModelConfig& config() const { return config_; }
   /// The class name in transformers, such as "BertForSequenceClassification".
   const std::string& class_name() const { return class_name_; }
@@ -132,7 +138,8 @@ class ACCELERATE_API PretrainedModel : public torch::nn::Module {
   /// Writes `config.json` and the weights (`model.safetensors`, or shards and
   /// an index); transformers can load the folder. Call it on one process. If
   /// parameters are sharded (`ShardStage::kParameters`), call it on all ranks:
-  /// rank 0 gathers them and writes. Throws `SystemError`.
+  /// rank 0 gathers them and writes. The same applies to tensor parallelism.
+  /// Throws `SystemError`.
   void save_pretrained(
       const std::filesystem::path& folder,
       const SavePretrainedOptions& options = {}) const;
@@ -190,6 +197,9 @@ class ACCELERATE_API CausalLanguageModel : public PretrainedModel {
   /// differs from the end tokens). Uses the model's mode: call `eval()` first.
   /// Throws `UsageError` for padding on the right, options out of range, and
   /// more tokens than positions.
+  ///
+  /// With tensor parallelism, the ranks that divide the model pass the same
+  /// prompt and receive the same tokens.
   ///
   /// If parameters are sharded (`ShardStage::kParameters`), call it on all
   /// ranks. Prompts, options and numbers of tokens may differ: a rank that has
