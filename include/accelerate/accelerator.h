@@ -429,13 +429,13 @@ class ACCELERATE_API Accelerator {
   }
   /// Like `gather` over `data_group`, but drops the samples that a loader
   /// repeated to fill up the last batch: over an epoch, each sample is gathered
-  /// exactly once. Call it in the loop over a prepared loader, with values that have one row per
-  /// sample of the batch. If a loader repeated a whole batch, as it does with
-  /// packed ones, all its rows are dropped, whatever they stand for. Scalars,
-  /// and tensors whose number of rows differs from the number of samples, are
-  /// gathered whole; if the batch contains repeats, stderr warns once. A loss
-  /// that was repeated `batch_size` times counts once per sample of a short
-  /// batch. Outside of loops, nothing is dropped.
+  /// exactly once. Call it in the loop over a prepared loader, with values that
+  /// have one row per sample of the batch. If a loader repeated a whole batch,
+  /// as it does with packed ones, all its rows are dropped, whatever they stand
+  /// for. Scalars, and tensors whose number of rows differs from the number of
+  /// samples, are gathered whole; if the batch contains repeats, stderr warns
+  /// once. A loss that was repeated `batch_size` times counts once per sample
+  /// of a short batch. Outside of loops, nothing is dropped.
   ///
   ///     for (auto& batch : eval_loader) {
   ///       auto [p, y] = accelerator.gather_for_metrics(

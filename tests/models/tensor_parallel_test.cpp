@@ -1037,6 +1037,14 @@ TEST(TensorParallel, SaysWhatDoesNotCombine) {
         auto prepared = accelerator.prepare(net);
         const LocalSGD local(accelerator, prepared, 2);
       });
+  expect_refused(
+      {.tensor_plan = kNetPlan},
+      "does not support a different number of batches",
+      [](Accelerator& accelerator) {
+        Net net;
+        auto prepared = accelerator.prepare(net);
+        const auto guard = accelerator.join_uneven_inputs(prepared);
+      });
   // 3 key-value heads on 2 ranks.
   const auto config = ModelConfig::parse(R"({"model_type": "llama",
       "vocab_size": 9, "hidden_size": 24, "intermediate_size": 8,
