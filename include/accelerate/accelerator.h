@@ -81,6 +81,9 @@ class ACCELERATE_API Accelerator {
   }
   bool is_last_process() const { return processes().is_last_process(); }
   const ProcessGroup& process_group() const;
+  /// The processes that see different data: one of each set of tensor-parallel
+  /// ranks, and all processes without tensor parallelism.
+  const ProcessGroup& data_group() const;
 
   // --- prepare --------------------------------------------------------------
   /// Prepares models (`std::shared_ptr` or TORCH_MODULE holders), optimizers,
@@ -430,15 +433,16 @@ class ACCELERATE_API Accelerator {
   GatheredOf<T> gather(const T& value) const {
     return accelerate::all_gather(process_group(), value);
   }
-  /// Like `gather`, but drops the samples that a loader repeated to complete
-  /// the last batch, so that each sample of an epoch is gathered exactly once.
-  /// Call it in the loop over a prepared loader, with values that have one row
-  /// per sample of the batch. If a loader repeated a whole batch, as it does
-  /// with packed batches, all its rows are dropped, whatever they represent.
-  /// Scalars, and tensors whose number of rows differs from the number of
-  /// samples, are gathered completely, with one warning on stderr if the batch
-  /// contains repeats. A loss that was expanded to `batch_size` elements counts
-  /// once per sample of a short batch. Outside of loops, nothing is dropped.
+  /// Like `gather` over `data_group`, but drops the samples that a loader
+  /// repeated to complete the last batch, so that each sample of an epoch is
+  /// gathered exactly once. Call it in the loop over a prepared loader, with
+  /// values that have one row per sample of the batch. If a loader repeated a
+  /// whole batch, as it does with packed batches, all its rows are dropped,
+  /// whatever they represent. Scalars, and tensors whose number of rows differs
+  /// from the number of samples, are gathered completely, with one warning on
+  /// stderr if the batch contains repeats. A loss that was expanded to
+  /// `batch_size` elements counts once per sample of a short batch. Outside of
+  /// loops, nothing is dropped.
   ///
   ///     for (auto& batch : eval_loader) {
   ///       auto [p, y] = accelerator.gather_for_metrics(
@@ -455,7 +459,7 @@ class ACCELERATE_API Accelerator {
   }
   template <tree::PlainObject T>
   std::vector<T> gather_for_metrics(const std::vector<T>& objects) const {
-    return gather_objects(process_group(), real(objects));
+    return gather_objects(data_group(), real(objects));
   }
   /// Does the same for objects of other types, which the given functions
   /// serialise (see `objects.h`).
@@ -465,7 +469,7 @@ class ACCELERATE_API Accelerator {
       ToBytes&& to_bytes,
       FromBytes&& from_bytes) const {
     return gather_objects(
-        process_group(),
+        data_group(),
         real(objects),
         std::forward<ToBytes>(to_bytes),
         std::forward<FromBytes>(from_bytes));

@@ -13,6 +13,7 @@
 #include "accelerate/distributed/own_engine.h"
 #include "accelerate/distributed/process_group.h"
 #include "accelerate/distributed/sharding.h"
+#include "accelerate/distributed/tensor_plan.h"
 #include "accelerate/export.h"
 #include "accelerate/optim/scheduler_stepping.h"
 #include "accelerate/process.h"
@@ -74,10 +75,14 @@ struct ACCELERATE_API AcceleratorOptions {
   /// belong to `shard` if models are sharded, otherwise to `replicate`. With
   /// sharding, set `replicate` to the number of copies of the model (HSDP):
   /// gathers stay within a copy, and gradients are averaged over all copies.
-  /// With a single process, `replicate` and `shard` are 1. `pipeline`,
-  /// `context`, `sequence` and `tensor` above 1 throw `ConfigError`, because no
-  /// engine supports them.
+  /// With a single process, `replicate` and `shard` are 1. With `tensor`, ranks
+  /// divide the layers of a model (docs/guide_parallelism.md). By default, the
+  /// launcher's sizes. `pipeline`, `context` and `sequence` above 1 throw
+  /// `ConfigError`, because no engine supports them.
   MeshSizes parallelism = {};
+  /// With `parallelism.tensor`: the modules to divide, instead of the plan that
+  /// a model ships with.
+  TensorPlan tensor_plan = {};
   /// A custom engine. If set, `ddp` is not used.
   OwnEngine engine = {};
   /// The allocators of parameters and gradients. Default: those of torch.

@@ -26,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "accelerate/distributed/tensor_plan.h"
 #include "accelerate/export.h"
 #include "accelerate/models/model_config.h"
 #include "accelerate/models/model_inputs.h"
@@ -86,7 +87,8 @@ concept BatchStruct =
 
 /// A model with weights. `from_pretrained` returns it in evaluation mode, as
 /// transformers does. Call `train()` before training.
-class ACCELERATE_API PretrainedModel : public torch::nn::Module {
+class ACCELERATE_API PretrainedModel : public torch::nn::Module,
+                                       public HasTensorPlan {
  public:
   /// Throws `UsageError` if shapes do not match, if there are more tokens than
   /// the model has positions, and, on the CPU, if token ids or labels are out
@@ -125,6 +127,10 @@ class ACCELERATE_API PretrainedModel : public torch::nn::Module {
   /// saves memory and costs a second forward pass. Off by default.
   void gradient_checkpointing_enable(bool enabled = true);
 
+  /// How tensor parallelism divides the model (docs/guide_parallelism.md).
+  /// Empty if the architecture has no plan.
+  TensorPlan tensor_plan() const override { return {}; }
+
   const ModelConfig& config() const { return config_; }
   /// The class name in transformers, such as "BertForSequenceClassification".
   const std::string& class_name() const { return class_name_; }
@@ -133,8 +139,9 @@ class ACCELERATE_API PretrainedModel : public torch::nn::Module {
 
   /// Writes `config.json` and the weights (`model.safetensors`, or shards and
   /// an index). transformers can load the folder. Call it on one process. If
-  /// parameters are sharded (`ShardStage::kParameters`), call it on all ranks.
-  /// Rank 0 then gathers and writes them. Throws `SystemError`.
+  /// parameters are sharded (`ShardStage::kParameters`) or divided by tensor
+  /// parallelism, call it on all ranks. Rank 0 then gathers and writes them.
+  /// Throws `SystemError`.
   void save_pretrained(
       const std::filesystem::path& folder,
       const SavePretrainedOptions& options = {}) const;
@@ -194,6 +201,9 @@ class ACCELERATE_API CausalLanguageModel : public PretrainedModel {
   /// if that differs from the end tokens. The model's mode is not changed, so
   /// call `eval()` first. Throws `UsageError` if the padding is on the right,
   /// if options are out of range, or if there are more tokens than positions.
+  ///
+  /// With tensor parallelism, the ranks that divide the model pass the same
+  /// prompt and receive the same tokens.
   ///
   /// If parameters are sharded (`ShardStage::kParameters`), call it on all
   /// ranks. Prompts, options and numbers of tokens may differ. A rank that has

@@ -7,6 +7,7 @@
 #include "accelerate/training/recompute.h"
 #include "core/base/str.h"
 #include "models/losses.h"
+#include "training/parallel/tensor_ranks.h"
 
 namespace accelerate::models {
 namespace {
@@ -17,6 +18,43 @@ ModelOutput answer(BackboneOutput&& output) {
   result.hidden_states = std::move(output.hidden_states);
   result.attentions = std::move(output.attentions);
   return result;
+}
+
+/// The plan of a backbone that is registered under `prefix`.
+TensorPlan plan_of_part(const std::string& prefix, const Backbone& backbone) {
+  auto plan = backbone.tensor_plan();
+  for (auto& entry : plan) {
+    entry.modules = str_cat(prefix, '.', entry.modules);
+  }
+  return plan;
+}
+
+/// Whether and for which tokens of the vocabulary a model is trained.
+struct TokenTargets {
+  /// B x T; undefined if no loss is needed.
+  at::Tensor labels_BT;
+  int64_t vocab_size = 0;
+  bool is_training = false;
+};
+
+/// Fills in the logits and the loss. `logits_BTP` are those of
+/// `project_to_vocabulary` with `weight_VC`.
+void fill_predictions(
+    ModelOutput& result,
+    const at::Tensor& logits_BTP,
+    const at::Tensor& weight_VC,
+    const TokenTargets& targets) {
+  const auto& labels_BT = targets.labels_BT;
+  const int64_t V = targets.vocab_size;
+  const auto info = divided(weight_VC);
+  if (labels_BT.defined()) {
+    result.loss = token_loss(logits_BTP, labels_BT, V, info.get());
+  }
+  if (!info) {
+    result.logits = logits_BTP.narrow(-1, 0, V);
+  } else if (!labels_BT.defined() || !targets.is_training) {
+    result.logits = info->ranks->gather(logits_BTP, V);
+  }
 }
 
 void check_packed(const ModelInputs& inputs) {
@@ -180,6 +218,12 @@ BackboneOutput Backbone::encode(
     const ModelInputs& inputs,
     const ForwardOptions& options,
     KeyValueCache* cache) {
+  if (options.output_attentions && divided(word_embeddings())) {
+    throw UsageError(
+        "[forward] output_attentions is set, but each tensor-parallel rank has "
+        "the attention weights of its own heads only. Turn it off, or use the "
+        "model without tensor parallelism");
+  }
   Pass pass;
   pass.cache = cache;
   pass.num_past = cache != nullptr ? cache->length() : 0;
@@ -248,8 +292,12 @@ SequenceClassifier::SequenceClassifier(
     const ModelConfig& config,
     const std::string& prefix,
     std::shared_ptr<Backbone> backbone)
-    : PretrainedModel(config), backbone_(std::move(backbone)) {
+    : PretrainedModel(config), prefix_(prefix), backbone_(std::move(backbone)) {
   register_module(prefix, backbone_);
+}
+
+TensorPlan SequenceClassifier::tensor_plan() const {
+  return plan_of_part(prefix_, *backbone_);
 }
 
 ModelOutput SequenceClassifier::run(
@@ -309,6 +357,7 @@ MaskedLanguageModel::MaskedLanguageModel(
     const Paths& paths,
     const Options& options)
     : PretrainedModel(config),
+      paths_(paths),
       backbone_(std::move(backbone)),
       activation_(options.activation) {
   register_module(paths.backbone, backbone_);
@@ -325,12 +374,22 @@ MaskedLanguageModel::MaskedLanguageModel(
   }
 }
 
+TensorPlan MaskedLanguageModel::tensor_plan() const {
+  auto plan = plan_of_part(paths_.backbone, *backbone_);
+  plan.push_back(
+      {.modules = decoder_ ? paths_.decoder : paths_.bias,
+       .split = TensorSplit::kVocabulary});
+  return plan;
+}
+
+const at::Tensor& MaskedLanguageModel::vocabulary() const {
+  return decoder_ ? decoder_->weight : backbone_->word_embeddings();
+}
+
 at::Tensor MaskedLanguageModel::predict(const at::Tensor& hidden_BTC) const {
   const auto x_BTC = (*norm_)(activation_((*dense_)(hidden_BTC)));
-  return decoder_
-             ? project_to_vocabulary(x_BTC, decoder_->weight, decoder_->bias)
-             : project_to_vocabulary(
-                   x_BTC, backbone_->word_embeddings(), bias_->value);
+  return project_to_vocabulary(
+      x_BTC, vocabulary(), decoder_ ? decoder_->bias : bias_->value);
 }
 
 ModelOutput MaskedLanguageModel::run(
@@ -340,10 +399,11 @@ ModelOutput MaskedLanguageModel::run(
   const auto logits_BTP = predict(output.hidden_BTC);
   const int64_t vocab_size = backbone_->limits().vocab_size;
   ModelOutput result = answer(std::move(output));
-  result.logits = logits_BTP.narrow(-1, 0, vocab_size);
-  if (inputs.labels.defined()) {
-    result.loss = token_loss(logits_BTP, inputs.labels, vocab_size);
-  }
+  fill_predictions(
+      result,
+      logits_BTP,
+      vocabulary(),
+      {inputs.labels, vocab_size, is_training()});
   return result;
 }
 
@@ -352,7 +412,9 @@ CausalModel::CausalModel(
     const std::string& prefix,
     std::shared_ptr<Backbone> backbone,
     bool is_tied)
-    : CausalLanguageModel(config), backbone_(std::move(backbone)) {
+    : CausalLanguageModel(config),
+      prefix_(prefix),
+      backbone_(std::move(backbone)) {
   register_module(prefix, backbone_);
   if (!is_tied) {
     const auto& words_VC = backbone_->word_embeddings();
@@ -363,9 +425,20 @@ CausalModel::CausalModel(
   }
 }
 
+TensorPlan CausalModel::tensor_plan() const {
+  auto plan = plan_of_part(prefix_, *backbone_);
+  if (head_) {
+    plan.push_back({.modules = "lm_head", .split = TensorSplit::kVocabulary});
+  }
+  return plan;
+}
+
+const at::Tensor& CausalModel::vocabulary() const {
+  return head_ ? head_->weight : backbone_->word_embeddings();
+}
+
 at::Tensor CausalModel::predict(const at::Tensor& hidden_BTC) const {
-  return project_to_vocabulary(
-      hidden_BTC, head_ ? head_->weight : backbone_->word_embeddings(), {});
+  return project_to_vocabulary(hidden_BTC, vocabulary(), {});
 }
 
 ModelOutput CausalModel::run(
@@ -376,11 +449,11 @@ ModelOutput CausalModel::run(
   const auto logits_BTP = predict(output.hidden_BTC);
   const int64_t vocab_size = backbone_->limits().vocab_size;
   ModelOutput result = answer(std::move(output));
-  result.logits = logits_BTP.narrow(-1, 0, vocab_size);
-  if (inputs.labels.defined()) {
-    result.loss = token_loss(
-        logits_BTP, next_labels(inputs.labels, packed.get()), vocab_size);
-  }
+  const auto labels_BT = inputs.labels.defined()
+                             ? next_labels(inputs.labels, packed.get())
+                             : at::Tensor();
+  fill_predictions(
+      result, logits_BTP, vocabulary(), {labels_BT, vocab_size, is_training()});
   return result;
 }
 
@@ -390,9 +463,11 @@ at::Tensor CausalModel::next_logits(
   const auto output = backbone_->encode(inputs, {}, cache);
   // Predict only for the last token, because the other logits of a prompt would
   // be discarded.
-  return predict(output.hidden_BTC.narrow(1, -1, 1))
-      .select(1, 0)
-      .narrow(-1, 0, backbone_->limits().vocab_size);
+  const auto logits_BP =
+      predict(output.hidden_BTC.narrow(1, -1, 1)).select(1, 0);
+  const int64_t V = backbone_->limits().vocab_size;
+  const auto info = divided(vocabulary());
+  return info ? info->ranks->gather(logits_BP, V) : logits_BP.narrow(-1, 0, V);
 }
 
 } // namespace accelerate::models

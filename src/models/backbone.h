@@ -129,6 +129,8 @@ class SequenceClassifier : public PretrainedModel {
       const ModelConfig& config,
       const std::string& prefix,
       std::shared_ptr<Backbone> backbone);
+  /// Every rank has the whole head.
+  TensorPlan tensor_plan() const override;
 
  private:
   /// Returns the logits, B x L.
@@ -138,6 +140,7 @@ class SequenceClassifier : public PretrainedModel {
   ModelOutput run(const ModelInputs& inputs, const ForwardOptions& options)
       final;
 
+  std::string prefix_;
   std::shared_ptr<Backbone> backbone_;
 };
 
@@ -182,13 +185,17 @@ class MaskedLanguageModel final : public PretrainedModel {
       std::shared_ptr<Backbone> backbone,
       const Paths& paths,
       const Options& options);
+  TensorPlan tensor_plan() const override;
 
  private:
-  /// B x T x V, or more columns: see `project_to_vocabulary`.
+  /// The weight of the product, V x C.
+  const at::Tensor& vocabulary() const;
+  /// See `project_to_vocabulary`.
   at::Tensor predict(const at::Tensor& hidden_BTC) const;
   ModelOutput run(const ModelInputs& inputs, const ForwardOptions& options)
       override;
 
+  Paths paths_;
   std::shared_ptr<Backbone> backbone_;
   Activation activation_;
   std::shared_ptr<Bias> bias_;
@@ -207,9 +214,12 @@ class CausalModel final : public CausalLanguageModel {
       const std::string& prefix,
       std::shared_ptr<Backbone> backbone,
       bool is_tied);
+  TensorPlan tensor_plan() const override;
 
  private:
-  /// B x T x V, or more columns: see `project_to_vocabulary`.
+  /// The weight of `lm_head`, V x C.
+  const at::Tensor& vocabulary() const;
+  /// See `project_to_vocabulary`.
   at::Tensor predict(const at::Tensor& hidden_BTC) const;
   ModelOutput run(const ModelInputs& inputs, const ForwardOptions& options)
       override;
@@ -220,6 +230,7 @@ class CausalModel final : public CausalLanguageModel {
     return backbone_->limits().max_tokens;
   }
 
+  std::string prefix_;
   std::shared_ptr<Backbone> backbone_;
   /// A separate head; null if the word embeddings are used.
   std::shared_ptr<Linear> head_;

@@ -159,6 +159,7 @@ BertModel::BertModel(
                config.max_position_embeddings -
                (variant.position_padding ? *variant.position_padding + 1 : 0)}),
       position_padding_(variant.position_padding),
+      num_heads_(config.num_attention_heads),
       dropout_(config.hidden_dropout_prob) {
   const int64_t C = config.hidden_size;
   words_ = make_at<Embedding>(
@@ -208,6 +209,19 @@ at::Tensor BertModel::embed(const ModelInputs& inputs, Pass& pass) {
   const auto shared_BTC = types + (*positions_)(padded_positions(inputs, pass));
   const auto sum_BTC = (*words_)(inputs.input_ids) + shared_BTC;
   return apply_dropout((*norm_)(sum_BTC), dropout_, is_training());
+}
+
+TensorPlan BertModel::tensor_plan() const {
+  using enum TensorSplit;
+  const std::string layer = "encoder.layer.*.";
+  return {
+      {.modules = "embeddings.word_embeddings", .split = kVocabulary},
+      {layer + "attention.self.query", kColumns, num_heads_},
+      {layer + "attention.self.key", kColumns, num_heads_},
+      {layer + "attention.self.value", kColumns, num_heads_},
+      {layer + "attention.output.dense", kRows, num_heads_},
+      {.modules = layer + "intermediate.dense", .split = kColumns},
+      {.modules = layer + "output.dense", .split = kRows}};
 }
 
 at::Tensor BertModel::pool(const BackboneOutput& output) {

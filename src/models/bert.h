@@ -43,6 +43,7 @@ class BertModel : public Backbone {
       const Variant& variant);
 
   const at::Tensor& word_embeddings() const override { return words_->weight; }
+  TensorPlan tensor_plan() const override;
 
  private:
   at::Tensor embed(const ModelInputs& inputs, Pass& pass) override;
@@ -51,6 +52,7 @@ class BertModel : public Backbone {
       const;
 
   std::optional<int64_t> position_padding_;
+  int64_t num_heads_;
   double dropout_;
   std::shared_ptr<Embedding> words_;
   std::shared_ptr<Embedding> positions_;

@@ -104,6 +104,7 @@ class DistilBertModel final : public Backbone {
             model_config,
             {.vocab_size = config.vocab_size,
              .max_tokens = config.max_position_embeddings}),
+        num_heads_(config.n_heads),
         dropout_(config.dropout) {
     words_ = make_at<Embedding>(
         *this,
@@ -126,6 +127,18 @@ class DistilBertModel final : public Backbone {
   }
 
   const at::Tensor& word_embeddings() const override { return words_->weight; }
+  TensorPlan tensor_plan() const override {
+    using enum TensorSplit;
+    const std::string layer = "transformer.layer.*.";
+    return {
+        {.modules = "embeddings.word_embeddings", .split = kVocabulary},
+        {layer + "attention.q_lin", kColumns, num_heads_},
+        {layer + "attention.k_lin", kColumns, num_heads_},
+        {layer + "attention.v_lin", kColumns, num_heads_},
+        {layer + "attention.out_lin", kRows, num_heads_},
+        {.modules = layer + "ffn.lin1", .split = kColumns},
+        {.modules = layer + "ffn.lin2", .split = kRows}};
+  }
 
  private:
   at::Tensor embed(const ModelInputs& inputs, Pass& pass) override {
@@ -134,6 +147,7 @@ class DistilBertModel final : public Backbone {
     return apply_dropout((*norm_)(sum_BTC), dropout_, is_training());
   }
 
+  int64_t num_heads_;
   double dropout_;
   std::shared_ptr<Embedding> words_, positions_;
   std::shared_ptr<LayerNorm> norm_;

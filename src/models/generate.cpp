@@ -11,6 +11,7 @@
 #include "core/base/str.h"
 #include "models/attention.h"
 #include "training/parallel/shared_reads.h"
+#include "training/parallel/tensor_ranks.h"
 
 namespace accelerate::models {
 namespace {
@@ -88,6 +89,12 @@ class Generation {
           "[generate] Packed prompts are not supported. Pass one prompt per "
           "row, padded on the left, without pack()");
     }
+    for (const auto& parameter : model.parameters()) {
+      if (const auto info = divided(parameter)) {
+        tensor_ranks_ = info->ranks;
+        break;
+      }
+    }
     choose_special_tokens();
     choose_mask(prompt.attention_mask);
     const int64_t total = ids_BT_.size(1) + options.max_new_tokens;
@@ -129,6 +136,9 @@ class Generation {
   void add_token(const at::Tensor& logits) {
     auto next_B =
         pick(logits.to(at::toOpMathType(logits.scalar_type())), options_);
+    if (tensor_ranks_ != nullptr) {
+      tensor_ranks_->group().broadcast(next_B, 0);
+    }
     if (!stops_.empty()) {
       next_B = at::where(is_done_B_, at::full_like(next_B, padding_), next_B);
     }
@@ -219,6 +229,9 @@ class Generation {
   bool has_padding_token_ = false;
   int64_t padding_ = 0;
   std::unique_ptr<KeyValueCache> cache_;
+  /// The ranks that compute this batch together; null if there are none. Their
+  /// generators may differ.
+  std::shared_ptr<TensorRanks> tensor_ranks_;
 };
 
 at::Tensor CausalLanguageModel::generate(

@@ -94,7 +94,7 @@ class Gpt2Block final : public Block {
     const int64_t D = config_.n_embd / config_.n_head;
     const auto read_BTC =
         hidden.read.defined() ? hidden.read : (*norm1_)(hidden.x);
-    const auto projections = (*qkv_)(read_BTC).split(config_.n_embd, 2);
+    const auto projections = (*qkv_)(read_BTC).chunk(3, 2);
     auto keys_BHSD = split_heads(projections[1], D);
     auto values_BHSD = split_heads(projections[2], D);
     if (pass.cache != nullptr) {
@@ -139,6 +139,7 @@ class Gpt2Model final : public Backbone {
             {.vocab_size = config.vocab_size,
              .max_tokens = config.n_positions,
              .is_causal = true}),
+        num_heads_(config.n_head),
         dropout_(config.embd_pdrop) {
     const int64_t C = config.n_embd;
     words_ = make_at<Embedding>(*this, "wte", config.vocab_size, C);
@@ -153,6 +154,22 @@ class Gpt2Model final : public Backbone {
   }
 
   const at::Tensor& word_embeddings() const override { return words_->weight; }
+  TensorPlan tensor_plan() const override {
+    using enum TensorSplit;
+    return {
+        {.modules = "wte", .split = kVocabulary},
+        {.modules = "h.*.attn.c_attn",
+         .split = kColumns,
+         .num_units = num_heads_,
+         .num_fused = 3,
+         .is_transposed = true},
+        {.modules = "h.*.attn.c_proj",
+         .split = kRows,
+         .num_units = num_heads_,
+         .is_transposed = true},
+        {.modules = "h.*.mlp.c_fc", .split = kColumns, .is_transposed = true},
+        {.modules = "h.*.mlp.c_proj", .split = kRows, .is_transposed = true}};
+  }
 
  private:
   at::Tensor embed(const ModelInputs& inputs, Pass& pass) override {
@@ -167,6 +184,7 @@ class Gpt2Model final : public Backbone {
     return hidden.read.defined() ? hidden.read : (*norm_)(hidden.x);
   }
 
+  int64_t num_heads_;
   double dropout_;
   std::shared_ptr<Embedding> words_, positions_;
   std::shared_ptr<LayerNorm> norm_;

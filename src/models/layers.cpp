@@ -6,6 +6,7 @@
 #include <ATen/autocast_mode.h>
 
 #include <map>
+#include <vector>
 
 #include "core/base/str.h"
 
@@ -64,12 +65,16 @@ Linear::Linear(int64_t num_inputs, int64_t num_outputs, bool with_bias)
   }
 }
 at::Tensor Linear::operator()(const at::Tensor& x) const {
+  if (const auto info = divided(weight)) {
+    return divided_linear(*info, x, weight, bias);
+  }
   return bias.defined() && is_fused(x, weight)
              ? kernels::linear(x, weight, bias)
              : at::linear(x, weight, bias);
 }
 at::Tensor Linear::product(const at::Tensor& x) const {
-  return at::linear(x, weight);
+  const auto info = divided(weight);
+  return info ? divided_linear(*info, x, weight, {}) : at::linear(x, weight);
 }
 void Linear::draw(double stddev, const FreshTensors& fresh) {
   draw_normal(weight, stddev, fresh);
@@ -82,6 +87,10 @@ Conv1D::Conv1D(int64_t num_inputs, int64_t num_outputs, double stddev_scale)
       bias(register_parameter("bias", at::empty({num_outputs}))),
       stddev_scale_(stddev_scale) {}
 at::Tensor Conv1D::operator()(const at::Tensor& x_BTI) const {
+  if (divided(weight)) {
+    const auto y = product(x_BTI);
+    return y + bias.to(y.scalar_type());
+  }
   if (is_fused(x_BTI, weight)) {
     return kernels::linear(x_BTI, matrix(), bias);
   }
@@ -90,8 +99,22 @@ at::Tensor Conv1D::operator()(const at::Tensor& x_BTI) const {
       .view({x_BTI.size(0), x_BTI.size(1), weight.size(1)});
 }
 at::Tensor Conv1D::product(const at::Tensor& x_BTI) const {
-  return at::mm(x_BTI.reshape({-1, x_BTI.size(-1)}), weight)
-      .view({x_BTI.size(0), x_BTI.size(1), weight.size(1)});
+  const auto flat = enter_divided(x_BTI, weight).reshape({-1, x_BTI.size(-1)});
+  at::Tensor y;
+  if (weight.dim() == 2) {
+    y = at::mm(flat, weight);
+  } else {
+    std::vector<at::Tensor> parts;
+    for (const auto& part : weight.unbind()) {
+      parts.push_back(at::mm(flat, part));
+    }
+    y = at::cat(parts, 1);
+  }
+  return leave_divided(
+      y.view({x_BTI.size(0), x_BTI.size(1), y.size(1)}), weight);
+}
+at::Tensor Conv1D::matrix() const {
+  return weight.dim() == 2 ? weight.t() : weight.transpose(1, 2).flatten(0, 1);
 }
 void Conv1D::draw(double stddev, const FreshTensors& fresh) {
   draw_normal(weight, stddev * stddev_scale_, fresh);
@@ -109,6 +132,9 @@ Embedding::Embedding(
   }
 }
 at::Tensor Embedding::operator()(const at::Tensor& ids) const {
+  if (const auto info = divided(weight)) {
+    return divided_embedding(*info, weight, ids, padding_id_);
+  }
   return kernels::has_kernels(weight.device())
              ? kernels::embedding(weight, ids, padding_id_)
              : at::embedding(weight, ids, padding_id_.value_or(-1));
@@ -234,6 +260,9 @@ at::Tensor project_to_vocabulary(
     const at::Tensor& x_BTC,
     const at::Tensor& weight_VC,
     const at::Tensor& bias_V) {
+  if (const auto info = divided(weight_VC)) {
+    return divided_linear(*info, x_BTC, weight_VC, bias_V);
+  }
   constexpr int64_t kMultiple = 64;
   // Padding copies the weights, which pays off only with more rows than one
   // token for each of many sequences.
@@ -273,11 +302,13 @@ std::array<at::Tensor, 3> apply_together(
     return {first(x), second(x), third(x)};
   }
   const auto weight = at::cat({first.weight, second.weight, third.weight});
+  const PlainOperators plain;
+  const auto entered = enter_divided(x, first.weight);
   const auto together =
       first.bias.defined()
           ? kernels::linear(
-                x, weight, at::cat({first.bias, second.bias, third.bias}))
-          : at::linear(x, weight);
+                entered, weight, at::cat({first.bias, second.bias, third.bias}))
+          : at::linear(entered, weight);
   const auto outputs = together.split_with_sizes(
       {first.weight.size(0), second.weight.size(0), third.weight.size(0)}, -1);
   return {outputs[0], outputs[1], outputs[2]};

@@ -20,6 +20,7 @@
 
 #include "accelerate/models/model_config.h"
 #include "accelerate/training/kernels.h"
+#include "training/parallel/tensor_ranks.h"
 
 namespace accelerate::models {
 
@@ -60,9 +61,10 @@ class Conv1D final : public Layer {
   /// The product without the bias.
   at::Tensor product(const at::Tensor& x_BTI) const;
   /// The weight as O x I.
-  at::Tensor matrix() const { return weight.t(); }
+  at::Tensor matrix() const;
   void draw(double stddev, const FreshTensors& fresh) override;
 
+  /// With tensor parallelism, a fused weight is parts x I x O.
   at::Tensor weight;
   at::Tensor bias;
 
@@ -156,7 +158,8 @@ void check_heads(
     int64_t num_channels,
     int64_t num_heads);
 
-/// x W^T + b for W of V x C, where V is the size of the vocabulary. The result
+/// x W^T + b for W of V x C, where V is the size of the vocabulary, or this
+/// rank's part of it with tensor parallelism. The result
 /// may have padding columns after the first V. They exist because GPUs multiply
 /// bf16 and fp16 several times faster if V is a multiple of 64, which it is for
 /// few tokenizers. `bias` may be undefined.
@@ -218,9 +221,16 @@ Branch branch_of(
   if (!gelu || !is_fused(x, up.weight)) {
     return branch_of(down, activation(up(x)));
   }
+  const PlainOperators plain;
   return {
-      kernels::linear_gelu_linear(
-          x, up.matrix(), up.bias, down.matrix(), *gelu),
+      leave_divided(
+          kernels::linear_gelu_linear(
+              enter_divided(x, up.weight),
+              up.matrix(),
+              up.bias,
+              down.matrix(),
+              *gelu),
+          down.weight),
       down.bias,
       true};
 }

@@ -195,6 +195,8 @@ class LlamaModel final : public Backbone {
       : Backbone(
             model_config,
             {.vocab_size = config.vocab_size, .is_causal = true}),
+        num_heads_(config.num_attention_heads),
+        num_key_heads_(config.num_key_value_heads),
         frequencies_(rotary_frequencies(model_config, config.head_dim)) {
     const int64_t C = config.hidden_size;
     words_ = make_at<Embedding>(
@@ -209,6 +211,19 @@ class LlamaModel final : public Backbone {
   }
 
   const at::Tensor& word_embeddings() const override { return words_->weight; }
+  TensorPlan tensor_plan() const override {
+    using enum TensorSplit;
+    const std::string attention = "layers.*.self_attn.";
+    return {
+        {.modules = "embed_tokens", .split = kVocabulary},
+        {attention + "q_proj", kColumns, num_heads_},
+        {attention + "k_proj", kColumns, num_key_heads_},
+        {attention + "v_proj", kColumns, num_key_heads_},
+        {attention + "o_proj", kRows, num_heads_},
+        {.modules = "layers.*.mlp.gate_proj", .split = kColumns},
+        {.modules = "layers.*.mlp.up_proj", .split = kColumns},
+        {.modules = "layers.*.mlp.down_proj", .split = kRows}};
+  }
 
  private:
   at::Tensor embed(const ModelInputs& inputs, Pass& pass) override {
@@ -233,6 +248,8 @@ class LlamaModel final : public Backbone {
     return hidden.read.defined() ? hidden.read : (*norm_)(hidden.x);
   }
 
+  int64_t num_heads_;
+  int64_t num_key_heads_;
   at::Tensor frequencies_;
   std::shared_ptr<Embedding> words_;
   std::shared_ptr<RmsNorm> norm_;

@@ -88,12 +88,14 @@ at::Tensor classification_loss(
 at::Tensor token_loss(
     const at::Tensor& logits_BTP,
     const at::Tensor& labels_BT,
-    int64_t vocab_size) {
-  return kernels::cross_entropy(
-      logits_BTP.reshape({-1, logits_BTP.size(-1)}),
-      classes_of(labels_BT, logits_BTP, vocab_size),
-      vocab_size,
-      kIgnored);
+    int64_t vocab_size,
+    const DividedParameter* vocabulary) {
+  const auto logits_NP = logits_BTP.reshape({-1, logits_BTP.size(-1)});
+  const auto labels_N = classes_of(labels_BT, logits_BTP, vocab_size);
+  return vocabulary != nullptr
+             ? divided_cross_entropy(*vocabulary, logits_NP, labels_N, kIgnored)
+             : kernels::cross_entropy(
+                   logits_NP, labels_N, vocab_size, kIgnored);
 }
 
 at::Tensor next_labels(const at::Tensor& labels_BT, const PackedRows* packed) {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "models/packed_rows.h"
+#include "training/parallel/tensor_ranks.h"
 
 namespace accelerate::models {
 
@@ -20,11 +21,13 @@ at::Tensor classification_loss(
     const std::string& problem_type);
 
 /// The mean over the labels that are not -100. `logits` may have padding after
-/// the vocabulary's columns (`project_to_vocabulary`).
+/// the vocabulary's columns (`project_to_vocabulary`). If set, `vocabulary` is
+/// the divided parameter of which they are this rank's columns.
 at::Tensor token_loss(
     const at::Tensor& logits_BTP,
     const at::Tensor& labels_BT,
-    int64_t vocab_size);
+    int64_t vocab_size,
+    const DividedParameter* vocabulary);
 
 /// See `causal_labels`. Shifts labels rather than logits, which are larger by
 /// the size of the vocabulary.

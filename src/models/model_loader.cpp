@@ -14,6 +14,7 @@
 #include "core/base/atomic_file.h"
 #include "core/base/str.h"
 #include "training/parallel/shared_reads.h"
+#include "training/parallel/tensor_ranks.h"
 
 namespace accelerate::models {
 namespace {
@@ -349,19 +350,25 @@ void PretrainedModel::save_pretrained(
     const std::filesystem::path& folder,
     const SavePretrainedOptions& options) const {
   const SharedReads reads("save_pretrained", parameters());
+  bool is_main = reads.is_main();
   // Keeps the bytes of the tensors alive.
   std::vector<std::pair<std::string, at::Tensor>> values;
   reads.run([&] {
     for (const auto& item : named_parameters()) {
       // A gathered value is temporary, so it must be copied.
-      auto value = item.value().detach().to(
-          at::kCPU, /*non_blocking=*/false, /*copy=*/reads.are_spread());
-      if (reads.is_main()) {
+      const auto info = divided(item.value());
+      auto value = info ? whole_of_divided(*info, item.value())
+                        : item.value().detach().to(
+                              at::kCPU,
+                              /*non_blocking=*/false,
+                              /*copy=*/reads.are_spread());
+      is_main = is_main && (!info || info->is_main);
+      if (is_main) {
         values.emplace_back(item.key(), value.contiguous());
       }
     }
   });
-  if (!reads.is_main()) {
+  if (!is_main) {
     return;
   }
   std::vector<safetensors::TensorView> views;

@@ -28,6 +28,7 @@ REASONS = {
     ("AcceleratorOptions", "outputs_to_fp32"): "Python converts outputs itself",
     ("AcceleratorOptions", "scheduler_stepping"): "Python passes it with each scheduler",
     ("AcceleratorOptions", "step_summary"): "Python users set the environment variable",
+    ("AcceleratorOptions", "tensor_plan"): "the layers of Python modules cannot be divided yet",
     ("MeshSizes", "pipeline"): "ParallelismConfig, like the original's, has no such dimension",
     ("ShardingOptions", "units"): "Python names the units when it prepares a model",
 }

@@ -180,7 +180,7 @@ TEST(ConfigFile, NamesTheEngineThatIsMissing) {
       {"distributed_type: MPS\n", "NVIDIA"},
       {"compute_environment: AMAZON_SAGEMAKER\n", "SageMaker"},
       {"mixed_precision: fp8\n", "bf16"},
-      {"parallelism_config: {parallelism_config_tp_size: 2}\n", "Tensor"},
+      {"parallelism_config: {parallelism_config_cp_size: 2}\n", "Context"},
   };
   for (const auto& [text, part] : cases) {
     const auto file = parse(text);
@@ -227,6 +227,7 @@ TEST(ConfigFile, TakesReplicasAndShards) {
       (Texts{
           {"parallelism_config_dp_replicate_size", "4"},
           {"parallelism_config_dp_shard_size", "1"},
+          {"parallelism_config_tp_size", "1"},
           {"use_parallelism_config", "true"}}));
   EXPECT_EQ(file.values.at("use_parallelism_config").location, "f:2");
 }

@@ -72,6 +72,7 @@ TEST(LaunchFlags, AreExactlyThese) {
           "--parallelism-config-dp-replicate-size",
           "--parallelism_config_dp_shard_size,"
           "--parallelism-config-dp-shard-size",
+          "--parallelism_config_tp_size,--parallelism-config-tp-size",
           "--use_fsdp,--use-fsdp",
           "--fsdp_version,--fsdp-version",
           "--fsdp_sharding_strategy,--fsdp-sharding-strategy",
@@ -141,7 +142,7 @@ TEST(LaunchFlags, OfOtherEnginesGetOneSentence) {
       {"--deepspeed-hostfile", "--hostfile"},
       {"--use_megatron_lm", "Megatron"},
       {"--megatron_lm_tp_degree", "Megatron"},
-      {"--parallelism-config-tp-size", "Tensor"},
+      {"--parallelism-config-cp-size", "Context"},
       {"--tpu", "TPU"},
       {"--fp8_backend", "bf16"},
       {"--aws_access_key_id", "SageMaker"},

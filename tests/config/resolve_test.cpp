@@ -76,6 +76,7 @@ const Row kRows[] = {
     {"use_parallelism_config", nullptr, "true", "true"},
     {"parallelism_config_dp_replicate_size", "2", "3", "4"},
     {"parallelism_config_dp_shard_size", "2", "3", "4"},
+    {"parallelism_config_tp_size", "2", "3", "4"},
     {"use_fsdp", nullptr, "true", "false"},
     {"fsdp_version", "1", "2", "1"},
     {"fsdp_sharding_strategy", "FULL_SHARD", "NO_SHARD", "1"},
@@ -355,6 +356,16 @@ TEST_F(Resolve, StartsAProcessForEachShardOfEachReplica) {
            .use_parallelism_config = true,
            .parallelism_config_dp_replicate_size = 4,
            .parallelism_config_dp_shard_size = 2}));
+  EXPECT_EQ(
+      with_file(section, flag("parallelism_config_tp_size", "2"))
+          .values.num_processes,
+      8);
+  EXPECT_THAT(
+      complaint(with_file(
+          "num_machines: 2\nnum_processes: 6\nmachine_rank: 0\n"
+          "main_process_ip: localhost\nmain_process_port: 1\n"
+          "parallelism_config: {dp_replicate_size: 3, tp_size: 2}\n")),
+      HasSubstr("is 2, but each machine has 3 processes"));
   EXPECT_EQ(
       worker_variables(config.values).at("ACCELERATE_USE_PARALLELISM_CONFIG"),
       "true");

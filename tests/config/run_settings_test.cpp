@@ -90,6 +90,10 @@ TEST(RunSettings, ReadReplicasAndShardsIfTheyAreEnabled) {
       {"PARALLELISM_CONFIG_DP_SHARD_SIZE", "4"}};
   EXPECT_EQ(sizes(both), (MeshSizes{.replicate = 2, .shard = 4}));
   EXPECT_EQ(sizes(both, {.replicate = 8}), MeshSizes{.replicate = 8});
+  Variables divided = both;
+  divided["PARALLELISM_CONFIG_TP_SIZE"] = "2";
+  EXPECT_EQ(
+      sizes(divided), (MeshSizes{.replicate = 2, .shard = 4, .tensor = 2}));
   Variables one = both;
   one.erase("PARALLELISM_CONFIG_DP_SHARD_SIZE");
   EXPECT_EQ(sizes(one), (MeshSizes{.replicate = 2, .shard = 1}));

@@ -485,8 +485,7 @@ TEST(Sharded, RefusesDimensionsThatNoEngineServes) {
   const std::pair<const char*, MeshSizes> unserved[] = {
       {"pipeline", {.pipeline = 2}},
       {"context", {.context = 2}},
-      {"sequence", {.sequence = 2}},
-      {"tensor", {.tensor = 2}}};
+      {"sequence", {.sequence = 2}}};
   for (const auto& [name, sizes] : unserved) {
     const AcceleratorOptions options{.cpu = true, .parallelism = sizes};
     EXPECT_THAT(

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer of the engine that the library does not have, tensor parallelism of a
-// linear module, combined with the library's own layers. Nothing outside of
-// this file knows about it. Expected values come from PyTorch in one process.
+// A layer of the engine that the library does not have: it divides a linear
+// module along a dimension of the mesh that the library leaves unused. Combined
+// with the library's own layers. Nothing outside of this file knows about it.
+// Expected values come from PyTorch in one process.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -20,7 +21,7 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 using torch::Tensor;
 
-/// A linear module of which each tensor-parallel rank computes some of the
+/// A linear module of which each rank along the dimension computes some of the
 /// output features; all ranks receive all of them. Its parameters are whole
 /// until `prepare`.
 struct ColumnLinearImpl : torch::nn::Module {
@@ -86,7 +87,7 @@ class ColumnLayer final : public PlacementLayer {
 
  private:
   inline static const std::vector<TensorPlacement> kRows = {
-      {MeshDimension::kTensor, DimShard{.dim = 0}}};
+      {MeshDimension::kContext, DimShard{.dim = 0}}};
   std::unordered_map<const c10::TensorImpl*, std::vector<int64_t>> wholes_;
 };
 
@@ -95,13 +96,13 @@ const bool kIsRegistered = [] {
       {.name = "column parallelism",
        .applies =
            [](const EngineOptions& options) {
-             return options.mesh.size(MeshDimension::kTensor) > 1;
+             return options.mesh.size(MeshDimension::kContext) > 1;
            },
        .make = [](const EngineArguments& arguments,
                   const EngineOptions&) -> std::unique_ptr<Layer> {
          return std::make_unique<ColumnLayer>(arguments);
        },
-       .serves = MeshDimension::kTensor});
+       .serves = MeshDimension::kContext});
   return true;
 }();
 
@@ -169,7 +170,7 @@ struct Case {
 struct OneRank {
   OneRank(const ProcessGroup& group, const Case& what)
       : mesh(group, sizes_of(what)),
-        net(mesh.group(MeshDimension::kTensor)),
+        net(mesh.group(MeshDimension::kContext)),
         accelerator(options_of(group, what)) {
     if (!what.has_masters) {
       net->to(torch::kDouble);
@@ -254,18 +255,19 @@ TEST(TensorLayer, TrainsAsOneProcess) {
   const auto expected = train_with_torch<torch::optim::AdamW>(
       3, torch::optim::AdamWOptions(0.05).weight_decay(0.01));
   for (const Case& what :
-       {Case{{.replicate = 2, .tensor = 2}},
-        Case{{.shard = 2, .tensor = 2}, ShardStage::kOptimizer},
-        Case{{.replicate = 1, .shard = 2, .tensor = 2}, ShardStage::kGradients},
-        Case{{.tensor = 3}}}) {
-    const int num_ranks = what.sizes.tensor == 3 ? 3 : 4;
+       {Case{{.replicate = 2, .context = 2}},
+        Case{{.shard = 2, .context = 2}, ShardStage::kOptimizer},
+        Case{
+            {.replicate = 1, .shard = 2, .context = 2}, ShardStage::kGradients},
+        Case{{.context = 3}}}) {
+    const int num_ranks = what.sizes.context == 3 ? 3 : 4;
     run_ranks(num_ranks, [&](ProcessGroup group) {
       OneRank run(group, what);
       optim::AdamW adamw(
           run.net->parameters(), {.lr = 0.05, .weight_decay = 0.01});
       auto [model, opt] = run.accelerator.prepare(run.net, adamw);
       run.train(model, opt, 0, 3);
-      EXPECT_EQ(run.net->columns->weight.size(0), 6 / what.sizes.tensor);
+      EXPECT_EQ(run.net->columns->weight.size(0), 6 / what.sizes.context);
       expect_near(run.result, expected, kTolerance);
     });
   }
@@ -286,16 +288,16 @@ TEST(TensorLayer, LoadsWithAnyNumberOfRanks) {
       work(run, model, opt);
     });
   };
-  const Case saved = {{.shard = 2, .tensor = 2}, ShardStage::kOptimizer};
+  const Case saved = {{.shard = 2, .context = 2}, ShardStage::kOptimizer};
   with(4, saved, [&](OneRank& run, auto& model, auto& opt) {
     run.train(model, opt, 0, 3);
     run.accelerator.save_state(folder.path() / "state");
   });
   const std::pair<int, Case> cases[] = {
       {1, {}},
-      {2, {{.tensor = 2}}},
+      {2, {{.context = 2}}},
       {2, {{.shard = 2}, ShardStage::kOptimizer}},
-      {3, {{.tensor = 3}}},
+      {3, {{.context = 3}}},
       {3, {{.shard = 3}, ShardStage::kParameters}},
       {4, saved}};
   for (const auto& [num_ranks, what] : cases) {
@@ -318,8 +320,8 @@ TEST(TensorLayer, TrainsMasterWeights) {
       train_with_torch<torch::optim::SGD>(3, torch::optim::SGDOptions(0.1));
   for (const auto stage : {ShardStage::kNone, ShardStage::kOptimizer}) {
     const Case what = {
-        stage == ShardStage::kNone ? MeshSizes{.replicate = 2, .tensor = 2}
-                                   : MeshSizes{.shard = 2, .tensor = 2},
+        stage == ShardStage::kNone ? MeshSizes{.replicate = 2, .context = 2}
+                                   : MeshSizes{.shard = 2, .context = 2},
         stage,
         /*has_masters=*/true};
     run_ranks(4, [&](ProcessGroup group) {

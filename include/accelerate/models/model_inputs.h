@@ -77,7 +77,9 @@ ACCELERATE_API at::Tensor causal_labels(const ModelInputs& inputs);
 struct ACCELERATE_API ModelOutput {
   /// A scalar, if labels were passed.
   at::Tensor loss = {};
-  /// B x L for a classifier, and B x T x V for a language model.
+  /// B x L for a classifier, and B x T x V for a language model. With tensor
+  /// parallelism, a language model in training mode leaves them undefined if
+  /// labels were passed, because no rank has all of them.
   at::Tensor logits = {};
   /// B x T x C, from `AutoModel`.
   at::Tensor last_hidden_state = {};

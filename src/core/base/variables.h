@@ -35,6 +35,7 @@ inline constexpr const char* kParallelismReplicate =
     "PARALLELISM_CONFIG_DP_REPLICATE_SIZE";
 inline constexpr const char* kParallelismShard =
     "PARALLELISM_CONFIG_DP_SHARD_SIZE";
+inline constexpr const char* kParallelismTensor = "PARALLELISM_CONFIG_TP_SIZE";
 inline constexpr const char* kUseFsdp = "ACCELERATE_USE_FSDP";
 inline constexpr const char* kFsdpVersion = "FSDP_VERSION";
 inline constexpr const char* kFsdpShardingStrategy = "FSDP_SHARDING_STRATEGY";

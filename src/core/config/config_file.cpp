@@ -357,7 +357,8 @@ class FileReader {
   void enable_parallelism() {
     for (const char* name :
          {"parallelism_config_dp_replicate_size",
-          "parallelism_config_dp_shard_size"}) {
+          "parallelism_config_dp_shard_size",
+          "parallelism_config_tp_size"}) {
       const auto size = file_.values.find(name);
       if (size != file_.values.end() &&
           parse_number<int>(size->second.text).value_or(1) > 1) {

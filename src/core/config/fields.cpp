@@ -536,6 +536,19 @@ std::vector<Field> parallelism_fields() {
        .is_shared_key = true,
        .variable = variables::kParallelismShard,
        .workers = WorkerRule::kWhereDecided},
+      {.name = "parallelism_config_tp_size",
+       .member = &LaunchConfig::parallelism_config_tp_size,
+       .group = kParallelism,
+       .help = "Number of processes that divide the layers of one copy of the "
+               "model, on one machine; C++ programs only",
+       .value_name = "N",
+       .least = 1,
+       .most = kMaxProcesses,
+       .unset_word = "auto",
+       .yaml_key = "parallelism_config.parallelism_config_tp_size",
+       .is_shared_key = true,
+       .variable = variables::kParallelismTensor,
+       .workers = WorkerRule::kWhereDecided},
   };
 }
 

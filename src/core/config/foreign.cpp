@@ -16,7 +16,7 @@ constexpr std::string_view kMegatron =
     "Megatron-LM is not supported. Use --multi_gpu (distributed_type "
     "MULTI_GPU)";
 constexpr std::string_view kOtherParallelism =
-    "Tensor, context and sequence parallelism are not supported. Use "
+    "Context and sequence parallelism are not supported. Use "
     "--multi_gpu (distributed_type MULTI_GPU)";
 constexpr std::string_view kTpu =
     "TPUs are not supported. Use --multi_gpu or --cpu (distributed_type "

@@ -102,6 +102,7 @@ struct LaunchConfig {
   bool use_parallelism_config = false;
   std::optional<int> parallelism_config_dp_replicate_size = {};
   std::optional<int> parallelism_config_dp_shard_size = {};
+  std::optional<int> parallelism_config_tp_size = {};
 
   // Sharding. Unset: the program decides.
   bool use_fsdp = false;

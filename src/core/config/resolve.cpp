@@ -48,11 +48,13 @@ void resolve_device(ResolvedConfig& config) {
 
 constexpr const char* kParallelismSizes[] = {
     "parallelism_config_dp_replicate_size",
-    "parallelism_config_dp_shard_size"};
+    "parallelism_config_dp_shard_size",
+    "parallelism_config_tp_size"};
 
 int parallel_processes(const LaunchConfig& values) {
   return values.parallelism_config_dp_replicate_size.value_or(1) *
-         values.parallelism_config_dp_shard_size.value_or(1);
+         values.parallelism_config_dp_shard_size.value_or(1) *
+         values.parallelism_config_tp_size.value_or(1);
 }
 
 // A parallelism size on the command line also enables parallelism. The sizes
@@ -222,13 +224,33 @@ void check_parallelism(const ResolvedConfig& config) {
       values.num_processes != product) {
     throw ConfigError(str_cat(
         "[config] parallelism_config_dp_replicate_size times "
-        "parallelism_config_dp_shard_size is ",
+        "parallelism_config_dp_shard_size",
+        values.parallelism_config_tp_size.value_or(1) > 1
+            ? " times parallelism_config_tp_size"
+            : "",
+        " is ",
         product,
         ", but ",
         name_in_pair(config, "num_processes"),
         " is ",
         values.num_processes.value_or(1),
         ". Use the same number for both"));
+  }
+  // Ranks of one layer communicate in every layer, and consecutive ranks are
+  // on one machine.
+  const int tensor = values.parallelism_config_tp_size.value_or(1);
+  const int machines = values.num_machines.most;
+  if (values.use_parallelism_config && machines > 1 &&
+      values.num_processes.value_or(1) / machines % tensor != 0) {
+    throw ConfigError(str_cat(
+        "[config] ",
+        name_in_pair(config, "parallelism_config_tp_size"),
+        " is ",
+        tensor,
+        ", but each machine has ",
+        values.num_processes.value_or(1) / machines,
+        " processes. Use a number of processes per machine that is a multiple "
+        "of it"));
   }
 }
 

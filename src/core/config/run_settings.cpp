@@ -114,8 +114,9 @@ MeshSizes RunSettings::parallelism(const MeshSizes& code) const {
   };
   const MeshSizes sizes = {
       .replicate = size(variables::kParallelismReplicate),
-      .shard = size(variables::kParallelismShard)};
-  return sizes.replicate == 1 && sizes.shard == 1 ? code : sizes;
+      .shard = size(variables::kParallelismShard),
+      .tensor = size(variables::kParallelismTensor)};
+  return sizes == MeshSizes{.replicate = 1, .shard = 1} ? code : sizes;
 }
 
 } // namespace accelerate

@@ -30,8 +30,8 @@ class ACCELERATE_INTERNAL RunSettings {
   Precision mixed_precision(const std::optional<Precision>& code) const;
   /// Default: 1. A number from the code is not checked.
   int64_t gradient_accumulation_steps(const std::optional<int64_t>& code) const;
-  /// If the code leaves the default, the numbers of replicas and shards from
-  /// the launcher, with 1 for a number that is not set. Default: `MeshSizes()`.
+  /// If the code leaves the default, the sizes of the mesh from the launcher,
+  /// with 1 for a number that is not set. Default: `MeshSizes()`.
   MeshSizes parallelism(const MeshSizes& code) const;
   /// Whether to enable expensive checks; default: false.
   bool debug(const std::optional<bool>& code) const;

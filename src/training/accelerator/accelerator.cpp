@@ -113,6 +113,10 @@ const ProcessGroup& Accelerator::process_group() const {
   return state_->run.group();
 }
 
+const ProcessGroup& Accelerator::data_group() const {
+  return state_->run.mesh().group(MeshDimension::kData);
+}
+
 DistributedType Accelerator::distributed_type() const {
   return state_->run.distributed_type();
 }
@@ -140,7 +144,7 @@ std::shared_ptr<ModelContext> Accelerator::prepare_module(
         device(),
         /*with_parameters=*/!state_->run.shards_parameters());
   }
-  detail::give_process_group(*module, process_group());
+  detail::give_process_group(*module, data_group());
   auto context =
       state_->run.prepare_model(parameters_of(*module), module->name());
   models.emplace_back(module, context);
@@ -172,7 +176,7 @@ Scheduler Accelerator::prepare_scheduler(Scheduler scheduler) {
   scheduler.prepare(
       state_->optimizers,
       state_->run.options().scheduler_stepping,
-      num_processes());
+      data_group().world_size());
   state().add("scheduler", scheduler.stateful());
   return scheduler;
 }
@@ -335,7 +339,7 @@ std::shared_ptr<StepState> Accelerator::step_state() const {
 }
 
 detail::LoaderContext Accelerator::loader_context() const {
-  const auto& group = state_->run.mesh().group(MeshDimension::kData);
+  const auto& group = data_group();
   const auto* recorder = StepRecorder::get();
   const bool is_merged = recorder != nullptr && recorder->is_reference();
   return {

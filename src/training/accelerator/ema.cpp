@@ -8,8 +8,39 @@
 #include "accelerate/error.h"
 #include "core/base/str.h"
 #include "training/accelerator/module_adapter.h"
+#include "training/parallel/tensor_ranks.h"
+#include "training/state/sliced_state.h"
 
 namespace accelerate {
+namespace {
+
+/// The saved average, or this rank's part of it.
+at::Tensor own_part(
+    const StateDict& state,
+    const std::string& name,
+    const at::Tensor& average,
+    const at::Tensor& parameter) {
+  const auto info = divided(parameter);
+  if (!info) {
+    return state.get<at::Tensor>(name);
+  }
+  const bool is_slice =
+      std::any_of(state.begin(), state.end(), [&](auto& item) {
+        return item.first == name &&
+               std::holds_alternative<TensorSlice>(item.second);
+      });
+  if (is_slice) {
+    const auto& slice = state.get<TensorSlice>(name);
+    return slice.pieces == info->pieces ? slice.values.view(average.sizes())
+                                        : slice.values;
+  }
+  const auto& whole = state.get<at::Tensor>(name);
+  return whole.sizes() == at::IntArrayRef(info->whole)
+             ? elements_at(whole, info->pieces).view(average.sizes())
+             : whole;
+}
+
+} // namespace
 
 Ema::Ema(std::shared_ptr<torch::nn::Module> module, EmaOptions options)
     : module_(std::move(module)), options_(options) {
@@ -87,7 +118,12 @@ StateDict Ema::state_dict() const {
   StateDict state;
   state.set("num_updates", num_updates_);
   for (size_t i = 0; i < names_.size(); ++i) {
-    state.set(str_cat("averages.", names_[i]), averages_[i]);
+    const auto name = str_cat("averages.", names_[i]);
+    if (const auto info = divided(parameters_[i])) {
+      state.set(name, TensorSlice{averages_[i], info->whole, info->pieces});
+    } else {
+      state.set(name, averages_[i]);
+    }
   }
   return state;
 }
@@ -95,7 +131,8 @@ StateDict Ema::state_dict() const {
 void Ema::load_state_dict(const StateDict& state) {
   std::vector<at::Tensor> saved;
   for (size_t i = 0; i < names_.size(); ++i) {
-    saved.push_back(state.get<at::Tensor>(str_cat("averages.", names_[i])));
+    const auto name = str_cat("averages.", names_[i]);
+    saved.push_back(own_part(state, name, averages_[i], parameters_[i]));
     if (saved.back().sizes() != averages_[i].sizes()) {
       throw UsageError(str_cat(
           "[Ema] The saved average of '",

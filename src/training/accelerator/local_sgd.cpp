@@ -35,6 +35,11 @@ LocalSGD::LocalSGD(
         local_sgd_steps,
         ", expected at least 1"));
   }
+  if (engine.mesh().size(MeshDimension::kTensor) > 1) {
+    throw UsageError(
+        "[LocalSGD] LocalSGD does not work with tensor parallelism. Remove one "
+        "of them");
+  }
   std::map<std::string, std::vector<at::Tensor>> alike;
   for (const auto& parameter : parameters) {
     if (!engine.trained(parameter).is_same(parameter)) {

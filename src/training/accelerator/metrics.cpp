@@ -116,7 +116,7 @@ void Metric::add(const at::Tensor& sums) {
 
 at::Tensor Metric::total() const {
   // A rank without a batch must contribute as many elements as the others.
-  const auto& group = accelerator_->process_group();
+  const auto& group = accelerator_->data_group();
   const int64_t own = sums_.defined() ? sums_.numel() : 0;
   const int64_t size = reduce(group, own, ReduceOp::kMax);
   if (size == 0) {

@@ -35,6 +35,22 @@ void add_once(
   }
 }
 
+// The plan of a module includes those of its parts.
+void add_tensor_plans(const torch::nn::Module& module, TensorPlan& plan) {
+  if (const auto* planned = dynamic_cast<const HasTensorPlan*>(&module)) {
+    plan = planned->tensor_plan();
+    return;
+  }
+  for (const auto& child : module.named_children()) {
+    TensorPlan own;
+    add_tensor_plans(*child.value(), own);
+    for (auto& entry : own) {
+      entry.modules = str_cat(child.key(), '.', entry.modules);
+      plan.push_back(std::move(entry));
+    }
+  }
+}
+
 } // namespace
 
 ParameterSet parameters_of(const torch::nn::Module& module) {
@@ -53,6 +69,7 @@ ParameterSet parameters_of(const torch::nn::Module& module) {
       }
     }
   }
+  add_tensor_plans(module, set.tensor_plan);
   return set;
 }
 

@@ -187,6 +187,13 @@ JoinGuard::JoinGuard(
         "once"));
   }
   for (auto* engine : engines) {
+    if (engine->mesh().size(MeshDimension::kTensor) > 1) {
+      throw UsageError(
+          "[join_uneven_inputs] Tensor parallelism does not support a "
+          "different "
+          "number of batches on each rank. Turn on even_batches in the loader, "
+          "and remove join_uneven_inputs");
+    }
     engines_.push_back(engine->shared_from_this());
   }
   reductions_->begin_join(channel_, engines_);

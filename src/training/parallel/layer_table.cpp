@@ -49,6 +49,21 @@ void check_compression(const EngineOptions& options) {
 /// The rows, in the order of their callbacks. References to rows stay valid.
 std::deque<LayerRow>& table() {
   static std::deque<LayerRow> rows = {
+      {.name = "Tensor parallelism",
+       .applies =
+           [](const EngineOptions& options) {
+             return options.mesh.size(MeshDimension::kTensor) > 1;
+           },
+       .make =
+           [](const EngineArguments& arguments, const EngineOptions& options) {
+             return make_tensor_layer(arguments, options.tensor_plan);
+           },
+       .serves = MeshDimension::kTensor,
+       .excludes = {kOwn},
+       .why_not_to_capture = [](const EngineOptions&) -> std::string {
+         return "tensor-parallel ranks communicate inside of a forward, which "
+                "cannot be recorded";
+       }},
       {.name = "master_weights",
        .applies =
            [](const EngineOptions& options) {

@@ -11,6 +11,7 @@
 #include "accelerate/distributed/mesh.h"
 #include "accelerate/distributed/own_engine.h"
 #include "accelerate/distributed/sharding.h"
+#include "accelerate/distributed/tensor_plan.h"
 #include "accelerate/training/precision.h"
 #include "core/base/internal.h"
 #include "training/parallel/layers.h"
@@ -25,6 +26,8 @@ struct EngineOptions {
   ShardingOptions shard = {};
   OwnEngine own = {};
   bool master_weights = false;
+  /// Replaces the plans that models ship with.
+  TensorPlan tensor_plan = {};
   Precision precision = Precision::kNo;
   Mesh mesh = {};
 
@@ -91,6 +94,12 @@ class ACCELERATE_INTERNAL EnginePlan {
   EngineOptions options_;
   std::vector<const LayerRow*> rows_;
 };
+
+/// Divides parameters by the plan, or by that of the model if `plan` is empty,
+/// starting with rank 0's values.
+std::unique_ptr<Layer> make_tensor_layer(
+    const EngineArguments& arguments,
+    const TensorPlan& plan);
 
 /// Converts the floating-point parameters to `arguments.weights` in place.
 /// Optimizers train an fp32 master weight for each trained parameter, and

@@ -10,6 +10,7 @@
 #include "core/config/run_settings.h"
 #include "core/observe/hint.h"
 #include "core/observe/rank_record.h"
+#include "core/observe/script_stack.h"
 #include "core/observe/watchdog.h"
 #include "training/comm/connect.h"
 #include "training/comm/process_group_impl.h"
@@ -124,7 +125,10 @@ void refuse_unserved(const MeshSizes& sizes) {
       {"sequence", sizes.sequence, MeshDimension::kSequence},
       {"tensor", sizes.tensor, MeshDimension::kTensor}};
   for (const auto& [name, size, dimension] : asked) {
-    if (size > 1 && (served & dimension) == MeshDimension()) {
+    // The layers of Python modules cannot be divided yet.
+    const bool is_for_cpp =
+        dimension == MeshDimension::kTensor && has_script_stack();
+    if (size > 1 && (is_for_cpp || (served & dimension) == MeshDimension())) {
       throw ConfigError(str_cat(
           "[Accelerator] The parallelism sets a ",
           name,
@@ -162,6 +166,10 @@ Mesh mesh_of(
   if (group.is_solo()) {
     sizes.replicate = std::min(sizes.replicate, 1);
     sizes.shard = std::min(sizes.shard, 1);
+    const auto* recorder = StepRecorder::get();
+    if (recorder != nullptr && recorder->is_reference()) {
+      sizes.tensor = 1;
+    }
   }
   if (stage == 0 && sizes.shard == 0) {
     sizes.shard = 1;
@@ -226,6 +234,7 @@ Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
        .shard = options.shard,
        .own = options.engine,
        .master_weights = options.master_weights,
+       .tensor_plan = options.tensor_plan,
        .precision = assembly.precision,
        .mesh = assembly.mesh});
   assembly.gradient_accumulation_steps =

@@ -144,7 +144,7 @@ TrainingRun::TrainingRun(
       checkpoints_(context_),
       report_(context_),
       recorded_steps_(context_, report_),
-      batch_rows_(group(), context_.step_state),
+      batch_rows_(mesh().group(MeshDimension::kData), context_.step_state),
       checks_(context_),
       input_watch_(std::make_shared<InputWatch>(
           mesh().size(MeshDimension::kData) == 1)) {
@@ -593,7 +593,7 @@ int TrainingRun::num_scheduled_processes() const {
   const auto* recorder = StepRecorder::get();
   return recorder != nullptr && recorder->is_reference()
              ? recorder->num_merged_ranks()
-             : topology().world_size;
+             : mesh().size(MeshDimension::kData);
 }
 
 bool TrainingRun::check_trigger() {

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "accelerate/distributed/tensor_plan.h"
+
 namespace accelerate {
 
 /// Parallel lists of names and tensors. A tensor with two names is listed once,
@@ -30,6 +32,8 @@ struct ParameterSet {
   /// Names of parameters that stay whole on every rank in a sharded model, if
   /// the adapter was given modules.
   std::vector<std::string> whole = {};
+  /// The plan that the model ships with, if it does.
+  TensorPlan tensor_plan = {};
 };
 
 } // namespace accelerate

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ranks that divide the layers of a model (tensor parallelism), and the
+// operators of divided layers.
+//
+// A parameter is divided in place, so a module remains the same. Its forward
+// finds out from the parameter. Shapes: B batch, T tokens, C channels, V
+// vocabulary, N rows.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "accelerate/distributed/process_group.h"
+#include "core/base/internal.h"
+#include "core/layout/tensor_splits.h"
+
+namespace accelerate {
+
+/// The ranks of one model that see the same data and have different parts of
+/// its layers.
+class ACCELERATE_INTERNAL TensorRanks {
+ public:
+  explicit TensorRanks(ProcessGroup group) : group_(std::move(group)) {}
+
+  const ProcessGroup& group() const { return group_; }
+
+  /// `x` for a layer with divided outputs. Backward sums the gradient over
+  /// ranks. Several layers with the same input share one sum.
+  at::Tensor enter(const at::Tensor& x);
+  /// Forgets the last input. Otherwise its graph would stay alive.
+  void forget_input();
+  /// The sum of the partial results of all ranks.
+  at::Tensor sum(const at::Tensor& partial);
+  /// All ranks' parts of the last dimension, which has `length` elements in
+  /// all.
+  at::Tensor gather(const at::Tensor& part, int64_t length);
+
+  /// Compares the next input of a layer across ranks.
+  void check_next_input() { checks_input_ = true; }
+  /// Throws `MismatchError` if ranks have different values and
+  /// `check_next_input` was called before.
+  void check_input(const at::Tensor& input);
+
+ private:
+  ProcessGroup group_;
+  at::Tensor last_input_;
+  at::Tensor last_entered_;
+  int64_t last_version_ = 0;
+  bool checks_input_ = false;
+};
+
+/// Refers to a tensor object without keeping its values.
+using WeakTensor =
+    c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
+/// A parameter of which this rank has a part.
+struct DividedParameter {
+  std::shared_ptr<TensorRanks> ranks;
+  ParameterSplit split;
+  std::vector<int64_t> whole;
+  /// This rank's part of the whole.
+  TensorPieces pieces;
+  /// Whether this rank writes files.
+  bool is_main = false;
+};
+
+/// Null if the rank has the whole tensor. Found by the identity of the tensor
+/// object, which is the same for as long as its module exists.
+ACCELERATE_INTERNAL std::shared_ptr<const DividedParameter> divided(
+    const at::Tensor& parameter);
+void set_divided(const at::Tensor& parameter, DividedParameter info);
+
+/// The input of a divided linear layer: see `TensorRanks::enter`. `x` itself if
+/// the layer divides its inputs.
+at::Tensor enter_divided(const DividedParameter& info, const at::Tensor& x);
+/// Its result, without the bias, from this rank's product: the sum if inputs
+/// are divided, all outputs if the plan gathers them.
+at::Tensor leave_divided(
+    const DividedParameter& info,
+    const at::Tensor& product);
+/// The same for a layer with this weight, which may be whole.
+ACCELERATE_INTERNAL at::Tensor enter_divided(
+    const at::Tensor& x,
+    const at::Tensor& weight);
+ACCELERATE_INTERNAL at::Tensor leave_divided(
+    const at::Tensor& product,
+    const at::Tensor& weight);
+/// x W^T + b with a divided weight of O x I. `bias` may be undefined.
+ACCELERATE_INTERNAL at::Tensor divided_linear(
+    const DividedParameter& info,
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& bias);
+/// Rows of a divided table. `padding` is a row of the whole table that gets no
+/// gradient.
+ACCELERATE_INTERNAL at::Tensor divided_embedding(
+    const DividedParameter& info,
+    const at::Tensor& weight,
+    const at::Tensor& ids,
+    std::optional<int64_t> padding);
+/// The mean cross-entropy of the labels (N) that are not `ignored`, from this
+/// rank's columns of the logits (N x V).
+ACCELERATE_INTERNAL at::Tensor divided_cross_entropy(
+    const DividedParameter& info,
+    const at::Tensor& logits,
+    const at::Tensor& labels,
+    int64_t ignored);
+
+/// The whole value of a divided parameter, in host memory. `own` is this rank's
+/// part. Collective over the tensor-parallel ranks.
+ACCELERATE_INTERNAL at::Tensor whole_of_divided(
+    const DividedParameter& info,
+    const at::Tensor& own);
+
+/// From now on, `torch::nn::Linear` and `torch::nn::Embedding` with divided
+/// parameters are computed as above when called from this thread.
+void divide_torch_modules();
+/// During its lifetime, operators in this thread compute with this rank's part
+/// of a parameter. For code that calls the functions above itself.
+class ACCELERATE_INTERNAL PlainOperators {
+ public:
+  PlainOperators();
+  ~PlainOperators();
+  PlainOperators(const PlainOperators&) = delete;
+  PlainOperators& operator=(const PlainOperators&) = delete;
+
+ private:
+  bool was_excluded_;
+};
+/// During its lifetime, dropout in this thread throws `UsageError`.
+class RefuseDropout {
+ public:
+  RefuseDropout();
+  ~RefuseDropout();
+  RefuseDropout(const RefuseDropout&) = delete;
+  RefuseDropout& operator=(const RefuseDropout&) = delete;
+};
+
+} // namespace accelerate
