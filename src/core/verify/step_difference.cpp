@@ -249,7 +249,8 @@ Verdict explain(const StepDifference& difference) {
         " times those of one process. The loss is scaled by the number of "
         "processes, or micro-batches are not divided: use "
         "accelerator.backward(loss) and accelerator.accumulate(model)"));
-  } else if (const auto only = single_module(gradients, expected, exact);
+  } else if (const auto only =
+                 single_module(gradients, expected, difference.exact);
              !only.empty()) {
     add(str_cat(
         "only the gradients of '",

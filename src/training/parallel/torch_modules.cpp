@@ -15,7 +15,7 @@ namespace accelerate {
 namespace {
 
 /// A key that core does not use. It is above autocast, which would replace the
-/// parameters by copies.
+/// parameters with copies.
 constexpr auto kModulesKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 
 using Info = std::shared_ptr<const DividedParameter>;
