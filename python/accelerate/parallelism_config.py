@@ -56,7 +56,9 @@ class ParallelismConfig:
                 variable = f"PARALLELISM_CONFIG_{field.upper()}"
                 setattr(self, field, os.environ.get(variable, known))
             if getattr(self, field) != known:
-                raise ValueError(f"{field} must be one of ['{known}'], but got {getattr(self, field)}")
+                raise ValueError(
+                    f"{field} must be one of ['{known}'], but got {getattr(self, field)}"
+                )
         self._check_together()
         self._add_handlers()
 
@@ -190,9 +192,7 @@ class ParallelismConfig:
         """The mesh, created by the first call."""
         if self.device_mesh is None:
             if device_type is None:
-                raise ValueError(
-                    "You need to pass a device_type e.g cuda to build the device mesh"
-                )
+                raise ValueError("You need to pass a device_type e.g cuda to build the device mesh")
             self.device_mesh = self.build_device_mesh(device_type)
         elif device_type not in (None, self.device_mesh.device_type):
             raise ValueError(

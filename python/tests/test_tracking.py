@@ -85,8 +85,17 @@ def test_json_lines_go_on_where_the_checkpoint_was(tmp_path):
     accelerator.end_training()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(line.get("event"), line.get("step")) for line in lines] == [
-        ("start", None), ("configuration", None), (None, 0), (None, 1), ("checkpoint", 1),
-        (None, 2), ("start", None), ("configuration", None), ("resume", 2), (None, 2), (None, 7),
+        ("start", None),
+        ("configuration", None),
+        (None, 0),
+        (None, 1),
+        ("checkpoint", 1),
+        (None, 2),
+        ("start", None),
+        ("configuration", None),
+        ("resume", 2),
+        (None, 2),
+        (None, 7),
         ("finish", None),
     ]
     assert lines[3]["values"] == {"loss": "Infinity", "two/a": 1}
@@ -118,7 +127,9 @@ def test_a_disk_that_is_full_for_a_while_costs_whole_lines(tmp_path):
     accelerator.end_training()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line.get("event") or list(line["values"]) for line in lines] == [
-        "start", ["kept"], "finish",
+        "start",
+        ["kept"],
+        "finish",
     ]
 
 
@@ -148,11 +159,18 @@ def test_trackers_of_a_second_call_come_after_those_of_the_first(tmp_path):
     path = tmp_path / "sky" / "metrics.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line.get("event", line.get("step")) for line in lines] == [
-        "start", 0, "finish", "start", 0, "finish",
+        "start",
+        0,
+        "finish",
+        "start",
+        0,
+        "finish",
     ]
     # The user's object stays, and gets each value once.
     assert own.seen == [{"loss": 2.0}, {"loss": 1.0}, "finish"]
-    with pytest.warns(UserWarning, match=r"\[log\] loss and all later values are not written, .* was finished"):
+    with pytest.warns(
+        UserWarning, match=r"\[log\] loss and all later values are not written, .* was finished"
+    ):
         accelerator.log({"loss": 0.0})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -163,7 +181,9 @@ def test_trackers_of_a_second_call_come_after_those_of_the_first(tmp_path):
 
 def test_values_that_no_tracker_gets_are_said_once(tmp_path):
     accelerator = Accelerator(cpu=True, log_with="jsonl", project_dir=str(tmp_path))
-    with pytest.warns(UserWarning, match=r"No tracker was started, .* call init_trackers\(\)") as said:
+    with pytest.warns(
+        UserWarning, match=r"No tracker was started, .* call init_trackers\(\)"
+    ) as said:
         for _ in range(2):
             accelerator.log({"loss": 1.0})
     assert len(said) == 1

@@ -251,9 +251,7 @@ def limit_of(context: RunContext) -> int | None:
 # --- this package's layout --------------------------------------------------------------------
 
 
-def save(
-    context: RunContext, folder: Path, safe_serialization: bool, asynchronous: bool
-) -> None:
+def save(context: RunContext, folder: Path, safe_serialization: bool, asynchronous: bool) -> None:
     def write_extra(stage: str) -> tuple[set[str], set[str]]:
         return _write_python_files(context, Path(stage), safe_serialization)
 
@@ -351,7 +349,9 @@ def _is_named_tensors(model: torch.nn.Module, state: dict[str, Any]) -> bool:
     """Whether the module's `state_dict` contains exactly its parameters and buffers, which C++ can
     write. Module hooks and extra state may change it."""
     known = parameter_set(model)
-    tensors = dict(zip(known.names, known.parameters)) | dict(zip(known.buffer_names, known.buffers))
+    tensors = dict(zip(known.names, known.parameters)) | dict(
+        zip(known.buffer_names, known.buffers)
+    )
     for name in known.transient_buffers:
         tensors.pop(name, None)
     for alias, name in known.tied.items():
@@ -375,9 +375,7 @@ def _memory_of(tensor: torch.Tensor) -> tuple[int, int, torch.Size]:
     return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape
 
 
-def whole_state(
-    model: torch.nn.Module, context: _C.ModelContext, keep: bool
-) -> dict[str, Any]:
+def whole_state(model: torch.nn.Module, context: _C.ModelContext, keep: bool) -> dict[str, Any]:
     """The module's `state_dict`, in which the trained values replace parameters that are sharded or
     have reduced precision. An empty dictionary if `keep` is false. Collective if parameters are
     sharded."""

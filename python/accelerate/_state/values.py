@@ -258,7 +258,7 @@ def unflatten(flat: dict[str, Any], name: str, owner: str = "", copies: bool = T
     def decode(node: Any) -> Any:
         if not isinstance(node, dict):
             return node
-        (kind, content), = node.items()
+        ((kind, content),) = node.items()
         if kind == "tensor":
             held = flat[f"{name}.{content}"]
             return held.clone() if copies else held
@@ -317,7 +317,9 @@ def unflatten(flat: dict[str, Any], name: str, owner: str = "", copies: bool = T
         return numpy.frombuffer(data_of(index), dtype)[0]
 
     if name not in flat:
-        raise UsageError(f"[load_state_dict] '{name}' is missing. Was it saved from another object?")
+        raise UsageError(
+            f"[load_state_dict] '{name}' is missing. Was it saved from another object?"
+        )
     return decode(json.loads(flat[name]))
 
 
