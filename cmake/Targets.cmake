@@ -16,11 +16,14 @@ function(accelerate_warnings target)
 endfunction()
 
 # accelerate_library(NAME [NEEDS libs...]): a shared library whose sources the
-# module folders add with target_sources, installed and exported.
+# module folders add with target_sources, installed and exported. Projects know
+# accelerate_core as accelerate::core, from an installation and from a source tree.
 function(accelerate_library name)
   cmake_parse_arguments(ARG "" "" "NEEDS" ${ARGN})
   add_library(${name} SHARED)
-  add_library(accelerate::${name} ALIAS ${name})
+  string(REGEX REPLACE "^accelerate_" "" exported ${name})
+  add_library(accelerate::${exported} ALIAS ${name})
+  set_target_properties(${name} PROPERTIES EXPORT_NAME ${exported})
   accelerate_warnings(${name})
   target_include_directories(
     ${name}

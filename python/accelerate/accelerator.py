@@ -238,9 +238,7 @@ class Accelerator(Configuration, Processes):
             lambda: self._context.models,
         )
         if self.parallelism_config is not None:
-            self.state.device_mesh = self.parallelism_config.get_device_mesh(
-                self.state.device.type
-            )
+            self.state.device_mesh = self.parallelism_config.get_device_mesh(self.state.device.type)
         self._has_warned_of_repeats = False
         self.state.accelerator = weakref.ref(self)
         self._ddp = options.ddp
@@ -885,7 +883,9 @@ class Accelerator(Configuration, Processes):
             names = names_of_plain_state(module)
             if names is not None:
                 max_bytes = _C.parse_size(str(max_shard_size))
-                self._run.checkpoints.save_model(context, os.fspath(save_directory), max_bytes, names)
+                self._run.checkpoints.save_model(
+                    context, os.fspath(save_directory), max_bytes, names
+                )
                 log_saved_model(Path(save_directory), max_shard_size, safe_serialization)
                 return
         state = {}

@@ -36,6 +36,7 @@ from accelerate.errors import UsageError
 from accelerate.state import PartialState
 from accelerate.utils.operations import broadcast_object_list
 
+
 def prepare_data_loader(
     dataloader: DataLoader,
     device: torch.device | None = None,
@@ -272,7 +273,9 @@ def skip_first_batches(dataloader: DataLoader, num_batches: int = 0) -> DataLoad
         )
     if isinstance(num_batches, torch.Tensor):
         num_batches = num_batches.item()
-    num_batches = checked_argument("skip_first_batches", "num_batches", num_batches, whole_number(0))
+    num_batches = checked_argument(
+        "skip_first_batches", "num_batches", num_batches, whole_number(0)
+    )
     settings = kept_settings(dataloader)
     is_iterable = isinstance(dataloader.dataset, IterableDataset)
     num_read = getattr(dataloader, "skip_batches", 0) + (num_batches if is_iterable else 0)

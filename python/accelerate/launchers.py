@@ -144,8 +144,7 @@ def _check_precision(mixed_precision: str) -> str:
     known = _C.precision_names()
     if precision not in known:
         raise ValueError(
-            f"[{_WHERE}] mixed_precision is {mixed_precision!r}, expected one of "
-            f"{', '.join(known)}"
+            f"[{_WHERE}] mixed_precision is {mixed_precision!r}, expected one of {', '.join(known)}"
         )
     return precision
 

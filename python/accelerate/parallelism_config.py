@@ -57,7 +57,9 @@ class ParallelismConfig:
                 variable = f"PARALLELISM_CONFIG_{field.upper()}"
                 setattr(self, field, os.environ.get(variable, known))
             if getattr(self, field) != known:
-                raise ValueError(f"{field} must be one of ['{known}'], but got {getattr(self, field)}")
+                raise ValueError(
+                    f"{field} must be one of ['{known}'], but got {getattr(self, field)}"
+                )
         self._check_together()
         self._add_handlers()
 

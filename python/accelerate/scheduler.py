@@ -54,7 +54,9 @@ def join_state(
         return rest
     counts = {"_step_count": shared["num_steps"] + 1, "last_epoch": shared["schedule.step"]}
     num_groups = sum(key.startswith("base_lr.") for key in shared)
-    rates = {name: [shared[f"{key}.{i}"] for i in range(num_groups)] for key, name in _RATES.items()}
+    rates = {
+        name: [shared[f"{key}.{i}"] for i in range(num_groups)] for key, name in _RATES.items()
+    }
     return {**rest, **counts, **rates}
 
 

@@ -81,7 +81,9 @@ class PartialState:
         try:
             cpu = _C.wants_cpu(cpu or (wanted or "").startswith("cpu") or None)
         except TypeError:
-            raise UsageError(f"[PartialState] cpu is {described(cpu)}. Pass True or False") from None
+            raise UsageError(
+                f"[PartialState] cpu is {described(cpu)}. Pass True or False"
+            ) from None
         environment, group = connect(cpu, kwargs)
         number = None if wanted is None or cpu else torch.device(wanted).index
         self.environment = environment if number is None else _at_device(environment, number)
@@ -182,9 +184,7 @@ class PartialState:
         yield from self._goes_first(self.is_local_main_process)
 
     @contextmanager
-    def split_between_processes(
-        self, inputs: Any, apply_padding: bool = False
-    ) -> Iterator[Any]:
+    def split_between_processes(self, inputs: Any, apply_padding: bool = False) -> Iterator[Any]:
         """Returns this process's contiguous share of a list, tuple, tensor, dictionary of these, or
         `datasets.Dataset`. With `apply_padding`, the last element is repeated so that all shares
         have the same length."""

@@ -545,9 +545,7 @@ class ClearMLTracker(GeneralTracker):
         table = dataframe
         if table is None:
             if data is None:
-                raise ValueError(
-                    "[ClearMLTracker.log_table] Pass either `data` or `dataframe`"
-                )
+                raise ValueError("[ClearMLTracker.log_table] Pass either `data` or `dataframe`")
             table = [columns, *data] if columns else data
         title, series = self._get_title_series(table_name)
         self.task.get_logger().report_table(
@@ -574,9 +572,7 @@ class DVCLiveTracker(GeneralTracker):
     name = "dvclive"
     requires_logging_directory = False
 
-    def __init__(
-        self, run_name: str | None = None, live: Any | None = None, **kwargs: Any
-    ) -> None:
+    def __init__(self, run_name: str | None = None, live: Any | None = None, **kwargs: Any) -> None:
         super().__init__()
         self.live = live
         self.init_kwargs = kwargs

@@ -30,7 +30,11 @@ MODULES = {
         "sentence_transformers",
         "diffusers.models.unets.unet_2d",
     ],
-    "big_models.py": ["transformers.models.llama.modeling_llama", "peft", "diffusers.models.unets.unet_2d"],
+    "big_models.py": [
+        "transformers.models.llama.modeling_llama",
+        "peft",
+        "diffusers.models.unets.unet_2d",
+    ],
     "tracking.py": ["accelerate"],
 }
 
@@ -95,8 +99,13 @@ class Runs:
         while names := [name for name in self.names if name not in found]:
             folder.mkdir(parents=True, exist_ok=True)
             _, output = server.start(
-                PROGRAMS / self.program, folder, str(folder), *names,
-                num_ranks=self.num_processes, seconds=LIMIT_SECONDS, **variables,
+                PROGRAMS / self.program,
+                folder,
+                str(folder),
+                *names,
+                num_ranks=self.num_processes,
+                seconds=LIMIT_SECONDS,
+                **variables,
             )
             for name in names:
                 found[name] = self._answer(folder, name)

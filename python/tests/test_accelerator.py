@@ -69,9 +69,13 @@ def test_bad_values_are_refused_in_one_line():
         Accelerator(gradient_accumulation_steps=2, gradient_accumulation_plugin=plugin)
     with pytest.raises(UsageError, match="You can only pass one"):
         Accelerator(kwargs_handlers=[GradScalerKwargs(), GradScalerKwargs()])
-    with pytest.raises(UsageError, match="dataloader_config is of type dict. Pass a DataLoaderConf"):
+    with pytest.raises(
+        UsageError, match="dataloader_config is of type dict. Pass a DataLoaderConf"
+    ):
         Accelerator(dataloader_config={"split_batches": True})
-    with pytest.raises(UsageError, match="project_config is of type str. Pass a ProjectConfiguration"):
+    with pytest.raises(
+        UsageError, match="project_config is of type str. Pass a ProjectConfiguration"
+    ):
         Accelerator(project_config="run")
     for steps in (2.5, "two", None):
         with pytest.raises(UsageError, match="gradient_accumulation_steps is .* whole number"):
@@ -92,7 +96,9 @@ _DDP = DistributedDataParallelKwargs
 _POWER_SGD = DDPCommunicationHookType.POWER_SGD
 WRONG_TYPES = {
     "cpu is .*True or False": lambda: Accelerator(cpu="no"),
-    "kwargs_handlers is of type GradScalerKwargs": lambda: Accelerator(kwargs_handlers=GradScalerKwargs()),
+    "kwargs_handlers is of type GradScalerKwargs": lambda: Accelerator(
+        kwargs_handlers=GradScalerKwargs()
+    ),
     "dynamo_plugin is of type dict": lambda: Accelerator(dynamo_plugin={}),
     "parallelism_config is of type dict": lambda: Accelerator(parallelism_config={}),
     "gradient_accumulation_plugin is of type dict": lambda: Accelerator(

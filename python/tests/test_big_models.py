@@ -324,7 +324,10 @@ def test_a_full_disk_leaves_no_partial_file(tmp_path):
     assert "Free some space or choose a different offload folder" in output
     # The model is as before.
     assert output.splitlines()[-1] == "cpu"
-    assert sorted(p.name for p in (tmp_path / "offload").iterdir()) == ["0.bias.dat", "0.weight.dat"]
+    assert sorted(p.name for p in (tmp_path / "offload").iterdir()) == [
+        "0.bias.dat",
+        "0.weight.dat",
+    ]
 
 
 def test_names_that_are_not_in_the_model(tmp_path):

@@ -23,7 +23,10 @@ def train(captured: bool, steps: int = 14, inside=lambda: None, **options):
     torch.manual_seed(3)
     accelerator = Accelerator(**options)
     net = torch.nn.Sequential(
-        torch.nn.Linear(16, 32), torch.nn.LayerNorm(32), torch.nn.Dropout(0.2), torch.nn.Linear(32, 1)
+        torch.nn.Linear(16, 32),
+        torch.nn.LayerNorm(32),
+        torch.nn.Dropout(0.2),
+        torch.nn.Linear(32, 1),
     )
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.02)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.5)
@@ -65,7 +68,9 @@ def test_runs_the_function_on_the_cpu_and_says_so(capfd):
 
 
 @needs_gpu
-@pytest.mark.parametrize("options", [{}, {"mixed_precision": "bf16"}, {"gradient_accumulation_steps": 3}])
+@pytest.mark.parametrize(
+    "options", [{}, {"mixed_precision": "bf16"}, {"gradient_accumulation_steps": 3}]
+)
 def test_agrees_with_the_same_steps_uncaptured(options):
     expected, rate, _ = train(False, steps=24, **options)
     losses, same_rate, step = train(True, steps=24, **options)

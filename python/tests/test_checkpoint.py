@@ -268,7 +268,9 @@ def test_checkpoint_with_a_loader_needs_one_or_restore_loaders_false(make):
     accelerator.save_state("two")
     expected = weights_of(model)
     accelerator, model, _ = make()
-    end = " was prepared. Prepare the same objects before load_state(), or pass restore_loaders=False"
+    end = (
+        " was prepared. Prepare the same objects before load_state(), or pass restore_loaders=False"
+    )
     start = "[load_state] The checkpoint contains"
     said = _refusal(accelerator.load_state, "one")
     assert said == f"{start} a DataLoader but none{end}"
@@ -369,7 +371,9 @@ def test_what_only_a_pickle_holds_is_loaded_when_asked_for(make, tmp_path):
     accelerator, model, optimizer = make()
     kept = Kept([Odd(), torch.ones(2)])
     accelerator.register_for_checkpointing(kept)
-    with pytest.warns(UserWarning, match="'python_custom' is saved as a pickle.*contains an object of type Odd"):
+    with pytest.warns(
+        UserWarning, match="'python_custom' is saved as a pickle.*contains an object of type Odd"
+    ):
         accelerator.save_state("x")
     manifest = json.loads((tmp_path / "x/checkpoint.json").read_text())
     assert manifest["state"]["python_parts"]["pickles.python_custom.file"] == "python_custom.pkl"
@@ -383,7 +387,9 @@ def test_what_only_a_pickle_holds_is_loaded_when_asked_for(make, tmp_path):
     accelerator.load_state("x", allow_pickle=True)
     assert kept.value[0] == Odd() and kept.value[1].tolist() == [1, 1]
     kept.value = threading.Lock()
-    with pytest.raises(UsageError, match="'python_custom' cannot be saved as values .* or as a pick"):
+    with pytest.raises(
+        UsageError, match="'python_custom' cannot be saved as values .* or as a pick"
+    ):
         accelerator.save_state("y")
     assert not (tmp_path / "y").exists()
 

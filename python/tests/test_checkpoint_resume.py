@@ -18,7 +18,9 @@ TRAIN = "checkpoints/train_and_resume.py"
 def _train(folder: Path, num_processes: int, **told) -> list[dict]:
     told["folder"] = str(folder / "checkpoints")
     out = ranks.fork_ours(TRAIN, folder, json.dumps(told), num_ranks=num_processes)
-    answers = [json.loads(line.partition("ANSWER ")[2]) for line in out.splitlines() if "ANSWER" in line]
+    answers = [
+        json.loads(line.partition("ANSWER ")[2]) for line in out.splitlines() if "ANSWER" in line
+    ]
     assert len(answers) == num_processes
     return sorted(answers, key=lambda answer: answer["rank"])
 
@@ -29,7 +31,11 @@ def _cases():
         for num_processes in (1, 2)
         for precision in ("no", "bf16")
         for workers, skip, beside in (
-            (0, False, False), (0, False, True), (0, True, False), (2, False, False), (2, True, False)
+            (0, False, False),
+            (0, False, True),
+            (0, True, False),
+            (2, False, False),
+            (2, True, False),
         )
     ]
     # During an accumulation, in an epoch, and at the end of one.

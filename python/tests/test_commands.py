@@ -28,6 +28,7 @@ from accelerate.utils.launch import (
 )
 from original import PROGRAMS, ROOT, originals_python, run_python
 
+
 @pytest.fixture
 def script() -> Path:
     return PROGRAMS / "commands/print_words.py"
@@ -100,7 +101,10 @@ def test_a_namespace_becomes_the_command_line_that_it_came_from() -> None:
 
 
 def test_a_flag_of_another_engine_is_explained_by_the_program(capsys) -> None:
-    for flag, part in (("--use_megatron_lm", "Megatron-LM is not supported"), ("--num_proceses", "mean")):
+    for flag, part in (
+        ("--use_megatron_lm", "Megatron-LM is not supported"),
+        ("--num_proceses", "mean"),
+    ):
         with pytest.raises(SystemExit) as error:
             launch_command_parser().parse_args([flag, "train.py"])
         assert error.value.code == 2
@@ -326,7 +330,10 @@ def test_what_is_missing_for_tpus_and_sagemaker_is_one_line() -> None:
     for command in ("tpu-config", "to-fsdp2"):
         told = python_m("accelerate.commands.accelerate_cli", command)
         assert told.returncode == 2
-        assert f"'{command}' is a command of the Python package; run `python -m accelerate." in told.stderr
+        assert (
+            f"'{command}' is a command of the Python package; run `python -m accelerate."
+            in told.stderr
+        )
 
 
 FSDP_SECTION = {

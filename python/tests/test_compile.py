@@ -72,7 +72,10 @@ def test_a_function_of_a_module_that_is_compiled_twice_is_refused(is_torchs):
     net = make_net() if is_torchs else Net(*make_net())
     twice = torch.compile(torch.compile(net, backend="eager"), backend="eager")
     accelerator = Accelerator(cpu=True)
-    with pytest.raises(UsageError, match=r"^\[prepare\] Got a function that calls an object of type \w+, because .*$"):
+    with pytest.raises(
+        UsageError,
+        match=r"^\[prepare\] Got a function that calls an object of type \w+, because .*$",
+    ):
         accelerator.prepare(twice)
     function = torch.compile(lambda x: x, backend="eager")
     assert accelerator.prepare(function) is function

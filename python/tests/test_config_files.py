@@ -119,9 +119,7 @@ def test_the_default_file_is_the_programs(
     ).stdout
     expected = str(folder / (name or "default_config.yaml"))
     assert expected in shown.splitlines()[0]
-    told = fork_ours(
-        "config_files/default_file.py", tmp_path, json.dumps(environment), num_ranks=1
-    )
+    told = fork_ours("config_files/default_file.py", tmp_path, json.dumps(environment), num_ranks=1)
     assert told.strip() == expected
 
 

@@ -118,7 +118,9 @@ def test_messages_hold_the_originals_words(arguments, words):
 
 def test_a_second_accelerator_of_another_precision_hears_the_originals_words():
     Accelerator(cpu=True)
-    with pytest.raises(ValueError, match="AcceleratorState has already been initialized and cannot"):
+    with pytest.raises(
+        ValueError, match="AcceleratorState has already been initialized and cannot"
+    ):
         Accelerator(cpu=True, mixed_precision="bf16")
 
 

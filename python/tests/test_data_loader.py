@@ -218,7 +218,10 @@ def test_what_the_user_put_on_a_loader_stays_and_a_loop_of_its_own_is_warned_abo
         def __iter__(self):
             yield "unsharded"
 
-    with pytest.warns(UserWarning, match=r"\[prepare_data_loader\] The prepared loader does not call the __iter__ of Own"):
+    with pytest.warns(
+        UserWarning,
+        match=r"\[prepare_data_loader\] The prepared loader does not call the __iter__ of Own",
+    ):
         loader = of_rank_1(Own(TEN, 4, name="train"))
     assert loader.name == "train"
     assert [batch.tolist() for batch in loader] == [[4, 5, 6, 7], [2, 3, 4, 5]]
@@ -254,7 +257,9 @@ def test_a_loader_can_be_pickled_and_copied():
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
 def test_a_loader_can_be_copied_while_a_loop_runs(copied, num_workers):
     for dispatch in (False, True):
         loader = prepare_data_loader(
@@ -473,7 +478,10 @@ def test_skipping_reads_no_samples_and_works_on_plain_loaders():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ((2, DataLoader(TEN, 2)), r"The dataloader is 2 \(a number\). Call skip_first_batches\(dataloader,"),
+        (
+            (2, DataLoader(TEN, 2)),
+            r"The dataloader is 2 \(a number\). Call skip_first_batches\(dataloader,",
+        ),
         ((DataLoader(TEN, 2), -1), "num_batches is -1 .* at least 0"),
         ((DataLoader(TEN, 2), "3"), 'num_batches is "3" .* at least 0'),
         ((DataLoader(TEN, 2), 1.5), "num_batches is 1.5 .* at least 0"),
@@ -496,7 +504,9 @@ def test_a_stream_without_a_length_resumes_from_its_state():
 def test_a_state_of_another_loader_is_refused():
     loader = prepare_data_loader(DataLoader(TEN, 2))
     for state in ({}, {"_num_yielded": 2, "_iterator_finished": False}):  # torchdata's
-        with pytest.raises(ValueError, match=r"^\[load_state_dict\] The state has the keys .* torchdata"):
+        with pytest.raises(
+            ValueError, match=r"^\[load_state_dict\] The state has the keys .* torchdata"
+        ):
             loader.load_state_dict(state)
     assert next(iter(loader)).tolist() == [0, 1]
 
@@ -508,9 +518,7 @@ def test_a_whole_number_of_any_type_is_skipped(num_batches):
 
 
 def test_a_dispatched_loader_of_one_process_is_the_users():
-    loader = prepare_data_loader(
-        DataLoader(Stream(), 4), torch.device("cpu"), put_on_device=True
-    )
+    loader = prepare_data_loader(DataLoader(Stream(), 4), torch.device("cpu"), put_on_device=True)
     assert type(loader) is DataLoaderDispatcher
     assert isinstance(loader, DataLoader)
     expected = [([0, 1, 2, 3], False, 4, 4), ([4, 5, 6, 7], False, 4, 4), ([8, 9], True, 2, 2)]
@@ -567,10 +575,22 @@ def test_batches_travel_as_bytes():
 @pytest.mark.parametrize(
     ("loader", "options", "sentence"),
     [
-        (DataLoader(TEN, None), {}, "A loader with batch_size=None cannot be distributed across 2 processes"),
-        (DataLoader(Stream(), None), {}, "IterableDataset with batch_size=None cannot be distributed across 2 processes"),
+        (
+            DataLoader(TEN, None),
+            {},
+            "A loader with batch_size=None cannot be distributed across 2 processes",
+        ),
+        (
+            DataLoader(Stream(), None),
+            {},
+            "IterableDataset with batch_size=None cannot be distributed across 2 processes",
+        ),
         (DataLoader(TEN, 3), {"split_batches": True}, "the batch size 3 must be a multiple of 2"),
-        (DataLoader(Stream(), 3), {"split_batches": True}, "the batch size 3 must be a multiple of 2"),
+        (
+            DataLoader(Stream(), 3),
+            {"split_batches": True},
+            "the batch size 3 must be a multiple of 2",
+        ),
         (DataLoader(TEN, batch_sampler=[[1]]), {"split_batches": True}, "has no batch_size"),
         (DataLoader(TEN, 2), {"dispatch_batches": True}, "put_on_device=False"),
         (DataLoader(TEN, 2), {"torch_device_mesh": object()}, "torch_device_mesh is not supported"),

@@ -72,6 +72,7 @@ def test_plugins_by_name():
     with pytest.raises(ValueError, match="one, two"):
         accelerator.state.select_deepspeed_plugin("three")
 
+
 FILE = """
 distributed_type: DEEPSPEED
 deepspeed_config:
@@ -124,11 +125,23 @@ def test_what_would_be_another_run_is_refused(config, words):
 @pytest.mark.parametrize(
     "config, words",
     [
-        ({"zero_optimization": {"stage": 4}}, "zero_optimization.stage is 4 (a number), expected 0,"),
+        (
+            {"zero_optimization": {"stage": 4}},
+            "zero_optimization.stage is 4 (a number), expected 0,",
+        ),
         ({"zero_optimization": {"stage": 2.5}}, "stage is 2.5 (a number), expected 0, 1, 2 or 3"),
-        ({"zero_optimization": {"stage": True}}, "stage is true (a boolean), expected 0, 1, 2 or 3"),
-        ({"zero_optimization": {"stage": "three"}}, 'stage is "three" (a string), expected 0, 1, 2'),
-        ({"zero_optimization": True}, "zero_optimization is true (a boolean), expected a dictionary"),
+        (
+            {"zero_optimization": {"stage": True}},
+            "stage is true (a boolean), expected 0, 1, 2 or 3",
+        ),
+        (
+            {"zero_optimization": {"stage": "three"}},
+            'stage is "three" (a string), expected 0, 1, 2',
+        ),
+        (
+            {"zero_optimization": True},
+            "zero_optimization is true (a boolean), expected a dictionary",
+        ),
         ({"zero_optimization": {"stage": 2, "offload_optimizer": "cpu"}}, "offload_optimizer is"),
         (
             {"zero_optimization": {"stage": 2, "offload_param": {"device": "gpu"}}},
@@ -174,11 +187,15 @@ def test_values_of_another_kind_are_named(tmp_path, config, words):
 def test_a_malformed_file_is_named_with_its_line(tmp_path):
     path = tmp_path / "ds.json"
     path.write_text('{\n  "zero_optimization": {"stage": 3},\n  "bf16": }\n')
-    with pytest.raises(ConfigError, match="ds.json, line 3, column 11, is not JSON: Expecting value"):
+    with pytest.raises(
+        ConfigError, match="ds.json, line 3, column 11, is not JSON: Expecting value"
+    ):
         DeepSpeedPlugin(hf_ds_config=str(path))
 
 
-@pytest.mark.parametrize("field", ["zero_stage", "gradient_accumulation_steps", "gradient_clipping"])
+@pytest.mark.parametrize(
+    "field", ["zero_stage", "gradient_accumulation_steps", "gradient_clipping"]
+)
 def test_fields_of_another_kind_are_named(monkeypatch, field):
     with pytest.raises(ConfigError, match=rf"\[DeepSpeed\] {field} is \[1\]"):
         DeepSpeedPlugin(**{field: [1]})
@@ -219,7 +236,12 @@ def test_what_deepspeed_reads_is_read():
 
 
 def test_what_only_takes_time_is_named():
-    zero = {"stage": 3, "reduce_bucket_size": 5e8, "overlap_comm": True, "zero_hpz_partition_size": 1}
+    zero = {
+        "stage": 3,
+        "reduce_bucket_size": 5e8,
+        "overlap_comm": True,
+        "zero_hpz_partition_size": 1,
+    }
     config = {"zero_optimization": zero, "flops_profiler": {"enabled": False, "detailed": True}}
     with pytest.warns(UserWarning) as caught:
         Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=config))
@@ -366,7 +388,9 @@ def test_plugin_is_filled_in_as_the_originals(tmp_path):
         assert result.returncode == 0, result.stderr
         return json.loads(result.stdout)
 
-    own = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "ACCELERATE_USE_DEEPSPEED")}
+    own = {
+        k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "ACCELERATE_USE_DEEPSPEED")
+    }
     assert describe(sys.executable) == describe(originals_python(), own)
 
 
@@ -376,8 +400,11 @@ def test_plugin_is_filled_in_as_the_originals(tmp_path):
 def prepared_line(steps=1):
     AcceleratorState._reset_state(True)
     os.environ["ACCELERATE_USE_DEEPSPEED"] = "false"
-    config = {"zero_optimization": {"stage": 2}, "gradient_accumulation_steps": steps,
-              "train_micro_batch_size_per_gpu": 1}
+    config = {
+        "zero_optimization": {"stage": 2},
+        "gradient_accumulation_steps": steps,
+        "train_micro_batch_size_per_gpu": 1,
+    }
     accelerator = Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=config))
     model = torch.nn.Linear(2, 1, bias=False)
     torch.nn.init.ones_(model.weight)

@@ -78,5 +78,6 @@ def test_a_shared_module_is_described_once():
     model = torch.nn.ModuleDict({"a": inner, "b": inner})
     assert modeling.compute_module_sizes(model)[""] == 288
     assert modeling.find_tied_parameters(model) == [
-        ["a.weight", "b.weight"], ["a.bias", "b.bias"],
+        ["a.weight", "b.weight"],
+        ["a.bias", "b.bias"],
     ]

@@ -98,7 +98,9 @@ def test_the_registry_names_what_was_prepared_and_says_what_does_not_fit():
     accelerator, *_ = make(False)
     registry = accelerator._run.state
     names = registry.names()
-    assert {"accumulation", "generator_cpu", "model", "engine", "optimizer", "scheduler"} <= set(names)
+    assert {"accumulation", "generator_cpu", "model", "engine", "optimizer", "scheduler"} <= set(
+        names
+    )
     state = registry.state_dict()
     state = {key: value for key, value in state.items() if not key.startswith("scheduler.")}
     with pytest.raises(ValueError, match="does not contain 'scheduler'"):

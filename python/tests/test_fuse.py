@@ -601,11 +601,15 @@ def test_a_model_inside_of_a_module_is_fused_and_again_harmlessly(caplog):
 def test_what_cannot_be_fused_is_refused_before_it_is_prepared():
     accelerator = Accelerator(cpu=True)
     plain = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.LayerNorm(3))
-    with pytest.raises(UsageError, match=r"^\[prepare\] fuse=True found nothing to fuse in Sequential"):
+    with pytest.raises(
+        UsageError, match=r"^\[prepare\] fuse=True found nothing to fuse in Sequential"
+    ):
         accelerator.prepare(plain, fuse=True)
     with pytest.raises(UsageError, match=r"^\[prepare\] fuse=True needs a model"):
         accelerator.prepare(torch.optim.SGD(plain.parameters()), fuse=True)
-    with pytest.raises(UsageError, match=r"^\[prepare\] fuse=True does not work with a compiled model"):
+    with pytest.raises(
+        UsageError, match=r"^\[prepare\] fuse=True does not work with a compiled model"
+    ):
         accelerator.prepare(torch.compile(gpt2()), fuse=True)
     assert not accelerator._models
 

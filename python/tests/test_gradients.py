@@ -57,7 +57,7 @@ def test_a_group_that_is_added_after_prepare_is_trained_in_parts(tmp_path):
 
 
 def test_a_users_exception_in_backward_stays_what_it_is(tmp_path):
-    folder = tmp_path / "gloo"    # a path that messages about communication have too
+    folder = tmp_path / "gloo"  # a path that messages about communication have too
     folder.mkdir()
     assert ranks.run_ours("gradients/users_exception_in_backward.py", folder) == ["mine", "mine"]
 
@@ -97,7 +97,9 @@ def test_weighted_losses_train_as_one_batch(tmp_path):
 @pytest.mark.parametrize(
     ("weighing", "steps", "each"), [(0, 1, False), (1, 1, False), (0, 2, False), (0, 2, True)]
 )
-def test_a_weight_on_some_ranks_is_named_when_gradients_are_synchronised(tmp_path, weighing, steps, each):
+def test_a_weight_on_some_ranks_is_named_when_gradients_are_synchronised(
+    tmp_path, weighing, steps, each
+):
     script = "gradients/weight_on_some_ranks.py"
     values = map(json.dumps, (steps, weighing, each))
     for said, found in ranks.run_ours(script, tmp_path, *values):
@@ -250,8 +252,13 @@ def test_ranks_that_train_differently_are_named(tmp_path):
             "[backward] The learning rates of the optimizer differ between ranks: 0.01 on rank 1 but "
             "0.1 on rank 0 "
         )
-        assert "zero_grad() of the optimizer was called between the last two backward passes on" in kept
-        assert kept.endswith(": called on rank 0 but not on rank 1. Call it on all ranks or on none")
+        assert (
+            "zero_grad() of the optimizer was called between the last two backward passes on"
+            in kept
+        )
+        assert kept.endswith(
+            ": called on rank 0 but not on rank 1. Call it on all ranks or on none"
+        )
         assert "step() after zero_grad() a different number of times: 0 times on rank 0" in cleared
         assert "Ranks called step() of the optimizer a different number of times: 0 times" in second
 
@@ -275,7 +282,9 @@ def test_an_unknown_option_of_powersgd_names_the_known_ones():
 
 def test_parameters_that_were_made_anew_are_named(tmp_path):
     for anew, replaced in ranks.run_ours("gradients/parameters_made_anew.py", tmp_path):
-        assert anew.startswith("UsageError [backward] The gradient of 'weight' was not synchronised")
+        assert anew.startswith(
+            "UsageError [backward] The gradient of 'weight' was not synchronised"
+        )
         assert replaced.startswith("UsageError [forward]")
         assert "'1.weight' was replaced by another tensor after" in replaced
         assert "\n" not in anew + replaced

@@ -65,7 +65,10 @@ CASES = {
     "stopped": (
         "all_reduce",
         "stop",
-        [*WAITING, r"rank 1: process \d+ on .* does not answer: it is stopped; continue it with kill -CONT \d+"],
+        [
+            *WAITING,
+            r"rank 1: process \d+ on .* does not answer: it is stopped; continue it with kill -CONT \d+",
+        ],
     ),
     "stuck_loader": (
         "all_reduce",

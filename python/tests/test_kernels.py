@@ -265,9 +265,7 @@ def test_packed_attention_takes_parts_of_one_product_and_drops():
     dropped = kernels.packed_attention(q, k, v, lengths=LENGTHS, dropout=0.5)
     # A sequence of one token gives its value, doubled or dropped.
     ratio = dropped[5] / v[5]
-    assert all(
-        torch.allclose(head, torch.full_like(head, 2.0)) or not head.any() for head in ratio
-    )
+    assert all(torch.allclose(head, torch.full_like(head, 2.0)) or not head.any() for head in ratio)
     assert not torch.allclose(dropped, plain)
     dropped.sum().backward()
     assert joined.grad.isfinite().all()

@@ -112,7 +112,10 @@ def test_a_captured_variable_that_cannot_travel_is_named_with_the_function():
         debug_launcher(train)
     message = str(caught.value)
     assert "train' cannot be sent" in message
-    assert "the captured variable 'lock' (of type lock), used by 'helper', cannot be pickled" in message
+    assert (
+        "the captured variable 'lock' (of type lock), used by 'helper', cannot be pickled"
+        in message
+    )
     assert "\n" not in message
 
 

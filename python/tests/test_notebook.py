@@ -19,6 +19,7 @@ from processes import LIMIT_SECONDS, is_alive, wait_until
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "notebooks").glob("*.ipynb"))
 
+
 def cell_of(program: str) -> str:
     return (PROGRAMS / "notebooks" / program).read_text()
 

@@ -44,7 +44,9 @@ def clean_variables() -> dict[str, str]:
 
 # As the build that runs this test, so that ccache has its objects.
 WARNING_AS_ERROR = os.environ.get("ACCELERATE_TEST_WARNING_AS_ERROR", "OFF")
-BUILD_OPTIONS = [f"--config-settings=cmake.define.CMAKE_COMPILE_WARNING_AS_ERROR={WARNING_AS_ERROR}"]
+BUILD_OPTIONS = [
+    f"--config-settings=cmake.define.CMAKE_COMPILE_WARNING_AS_ERROR={WARNING_AS_ERROR}"
+]
 
 
 def pip(programs: pathlib.Path, *words: object) -> subprocess.CompletedProcess:
@@ -164,7 +166,9 @@ def test_an_unknown_torch_is_refused_in_one_line(programs):
         said[0],
     )
     if torch.version.cuda:
-        assert re.match(r"accelerate \S+ supports torch builds for CUDA \d+ or the CPU, but ", said[1])
+        assert re.match(
+            r"accelerate \S+ supports torch builds for CUDA \d+ or the CPU, but ", said[1]
+        )
         assert "the installed torch is built for CUDA 8.0" in said[1]
 
 
@@ -172,7 +176,9 @@ def test_an_engine_for_another_python_is_refused_in_one_line(programs, tmp_path)
     package = site_packages(programs) / "accelerate"
     shutil.copytree(package, tmp_path / "accelerate", ignore=shutil.ignore_patterns("_C.*.so"))
     said = run(programs, "python", PROGRAMS / "pip_install/other_python.py", tmp_path)
-    assert re.match(r"accelerate \S+ was installed for a different version of Python than 3\.", said)
+    assert re.match(
+        r"accelerate \S+ was installed for a different version of Python than 3\.", said
+    )
 
 
 def test_programs_outside_of_the_environment_use_the_python_that_installed_them(programs, tmp_path):

@@ -37,8 +37,10 @@ def test_every_rank_gets_the_samples_of_the_original(originals, ours):
 def test_the_length_is_the_number_of_returned_batches(ours):
     # A custom class only says how many batches it has, so it is unknown whether the last one has a
     # part for every rank.
-    unknown = {str(("Own", *case, True, False)) for case in product(
-        range(26), (1, 2, 3, 4), (False, True), (1, 2, 3), (0, 1, 2))}
+    unknown = {
+        str(("Own", *case, True, False))
+        for case in product(range(26), (1, 2, 3, 4), (False, True), (1, 2, 3), (0, 1, 2))
+    }
     wrong = [key for key, (given, length) in ours.items() if len(given) != length]
     assert [key for key in wrong if key not in unknown] == []
 

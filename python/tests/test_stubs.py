@@ -120,13 +120,18 @@ def _differences(stub: ast.FunctionDef, doc: str) -> list[str]:
                 found.append(f"{stub.name}: {one.arg} is {ast.unparse(other.annotation)}")
     values = [ast.unparse(value) for value in stub_defaults]
     real_values = [ast.unparse(value) for value in real_defaults]
-    if len(lines) == 1 and [
-        real if value == "..." else value for value, real in zip(values, real_values)
-    ] + values[len(real_values) :] != real_values:
+    if (
+        len(lines) == 1
+        and [real if value == "..." else value for value, real in zip(values, real_values)]
+        + values[len(real_values) :]
+        != real_values
+    ):
         found.append(f"{stub.name}: the defaults are {real_values}")
     # A pointer may be null, which pybind11 does not say.
-    if not _fits(_kinds(stub.returns) - {("None", ())} or _kinds(stub.returns),
-                 _kinds(real.returns) - {("None", ())} or _kinds(real.returns)):
+    if not _fits(
+        _kinds(stub.returns) - {("None", ())} or _kinds(stub.returns),
+        _kinds(real.returns) - {("None", ())} or _kinds(real.returns),
+    ):
         found.append(f"{stub.name}: returns {ast.unparse(real.returns)}")
     return found
 
@@ -207,15 +212,24 @@ OPTIONS = {
 NOT_COMPARED = {
     "AcceleratorOptions": {
         # Python also reads the environment and the state that Accelerators share.
-        "cpu", "debug", "environment", "process_group",
+        "cpu",
+        "debug",
+        "environment",
+        "process_group",
         # Options with fields of their own.
-        "accumulation", "ddp", "engine", "parallelism", "scaler", "shard",
+        "accumulation",
+        "ddp",
+        "engine",
+        "parallelism",
+        "scaler",
+        "shard",
     },
     "DdpOptions": {
         # C++ stores gradients in buckets, which saves a copy. Python's default is torch's.
         "gradient_as_bucket_view",
         # `comm_hook` and `comm_state_option`.
-        "compression", "power_sgd",
+        "compression",
+        "power_sgd",
     },
 }
 
@@ -249,7 +263,11 @@ def test_sizes_of_a_mesh_have_the_same_defaults_in_both_languages():
     real = dict(re.findall(r"(\w+): [^=,]+ = (\d+)", doc))
     # 0 means: the number of processes that the other sizes leave.
     assert {name: int(size) for name, size in real.items()} == {
-        "replicate": 0, "shard": 0, "context": 1, "sequence": 1, "tensor": 1,
+        "replicate": 0,
+        "shard": 0,
+        "context": 1,
+        "sequence": 1,
+        "tensor": 1,
     }
     config = ParallelismConfig()
     assert (config.cp_size, config.sp_size, config.tp_size) == (1, 1, 1)

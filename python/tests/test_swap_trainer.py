@@ -154,12 +154,15 @@ def deepspeed_stub(folder: Path) -> list[str]:
     stub = folder / "path"
     (stub / "deepspeed").mkdir(parents=True)
     (stub / "deepspeed/__init__.py").write_text(
-        "__version__ = '0.18.0'\nclass DeepSpeedEngine: pass\n")
+        "__version__ = '0.18.0'\nclass DeepSpeedEngine: pass\n"
+    )
     (stub / "deepspeed/utils.py").write_text(
-        "import logging\nlogger = logging.getLogger('DeepSpeed')\n")
+        "import logging\nlogger = logging.getLogger('DeepSpeed')\n"
+    )
     (stub / "deepspeed-0.18.0.dist-info").mkdir()
     (stub / "deepspeed-0.18.0.dist-info/METADATA").write_text(
-        "Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.18.0\n")
+        "Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.18.0\n"
+    )
     return [str(stub)]
 
 

@@ -85,8 +85,17 @@ def test_json_lines_resume_at_the_step_of_the_checkpoint(tmp_path):
     accelerator.end_training()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(line.get("event"), line.get("step")) for line in lines] == [
-        ("start", None), ("configuration", None), (None, 0), (None, 1), ("checkpoint", 1),
-        (None, 2), ("start", None), ("configuration", None), ("resume", 2), (None, 2), (None, 7),
+        ("start", None),
+        ("configuration", None),
+        (None, 0),
+        (None, 1),
+        ("checkpoint", 1),
+        (None, 2),
+        ("start", None),
+        ("configuration", None),
+        ("resume", 2),
+        (None, 2),
+        (None, 7),
         ("finish", None),
     ]
     assert lines[3]["values"] == {"loss": "Infinity", "two/a": 1}
@@ -104,7 +113,13 @@ def test_json_lines_have_the_bytes_of_cpp_runs(tmp_path):
     """JSON has no NaN and no infinity, and JSON files are UTF-8 (RFC 8259)."""
     accelerator = Accelerator(cpu=True, log_with="jsonl", project_dir=str(tmp_path))
     accelerator.init_trackers("sky", {"größe": "ä\ud800", "none": None, "lr": 1e22})
-    values = {"nan": math.nan, "inf": -math.inf, "deep": {"er": {"one": 1}}, "yes": True, "half": 0.5}
+    values = {
+        "nan": math.nan,
+        "inf": -math.inf,
+        "deep": {"er": {"one": 1}},
+        "yes": True,
+        "half": 0.5,
+    }
     accelerator.log(values, step=3)
     accelerator.end_training()
     lines = (tmp_path / "sky" / "metrics.jsonl").read_text("utf-8").splitlines()
@@ -134,7 +149,9 @@ def test_a_disk_that_is_full_for_a_while_costs_whole_lines(tmp_path):
     accelerator.end_training()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line.get("event") or list(line["values"]) for line in lines] == [
-        "start", ["kept"], "finish",
+        "start",
+        ["kept"],
+        "finish",
     ]
 
 
@@ -164,11 +181,18 @@ def test_trackers_of_a_second_call_come_after_those_of_the_first(tmp_path):
     path = tmp_path / "sky" / "metrics.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line.get("event", line.get("step")) for line in lines] == [
-        "start", 0, "finish", "start", 0, "finish",
+        "start",
+        0,
+        "finish",
+        "start",
+        0,
+        "finish",
     ]
     # The user's object stays, and gets each value once.
     assert own.seen == [{"loss": 2.0}, {"loss": 1.0}, "finish"]
-    with pytest.warns(UserWarning, match=r"\[log\] loss and all later values are not written, .* was finished"):
+    with pytest.warns(
+        UserWarning, match=r"\[log\] loss and all later values are not written, .* was finished"
+    ):
         accelerator.log({"loss": 0.0})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -179,7 +203,9 @@ def test_trackers_of_a_second_call_come_after_those_of_the_first(tmp_path):
 
 def test_values_that_no_tracker_gets_warn_once(tmp_path):
     accelerator = Accelerator(cpu=True, log_with="jsonl", project_dir=str(tmp_path))
-    with pytest.warns(UserWarning, match=r"No tracker was started, .* call init_trackers\(\)") as said:
+    with pytest.warns(
+        UserWarning, match=r"No tracker was started, .* call init_trackers\(\)"
+    ) as said:
         for _ in range(2):
             accelerator.log({"loss": 1.0})
     assert len(said) == 1

@@ -15,22 +15,6 @@ from original import PROGRAMS, ROOT
 
 PACKAGE = Path(accelerate.__file__).parent
 
-# torch's own types take longer than all the rest, and are not what is looked at.
-SETTINGS = """
-[mypy]
-check_untyped_defs = True
-warn_unused_ignores = True
-warn_redundant_casts = True
-ignore_missing_imports = True
-[mypy-torch.*]
-follow_imports = skip
-[mypy-accelerate.*]
-follow_imports = silent
-[mypy-accelerate.commands.*]
-disallow_untyped_defs = True
-disallow_any_generics = True
-"""
-
 MISUSE = (PROGRAMS / "types/misuse.py").read_text()
 
 
@@ -40,7 +24,6 @@ def complaints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, 
     if importlib.util.find_spec("mypy") is None:
         pytest.skip(f"[types] no mypy beside {sys.executable}: `./dev test` installs it")
     folder = tmp_path_factory.mktemp("types")
-    (folder / "mypy.ini").write_text(SETTINGS)
     readme = (ROOT / "README.md").read_text()
     (loop,) = re.findall(r"^```py\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
     (folder / "loop.py").write_text(loop)
@@ -55,8 +38,9 @@ def complaints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, 
         *(".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in files),
     ]
     result = subprocess.run(
-        [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--cache-dir", "cache"]
-        + ["--no-error-summary", *(word for name in checked for word in ("-m", name))],
+        [sys.executable, "-m", "mypy", "--config-file", ROOT / "pyproject.toml"]
+        + ["--cache-dir", "cache", "--no-error-summary"]
+        + [word for name in checked for word in ("-m", name)],
         cwd=folder,
         env={"MYPYPATH": f"{folder}:{PACKAGE.parent}", "PATH": "/usr/bin"},
         capture_output=True,

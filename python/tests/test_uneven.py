@@ -106,7 +106,9 @@ FORGOTTEN = "uneven/forgotten_model.py"
 def test_a_model_that_a_join_leaves_out_is_named_where_it_trains(tmp_path):
     for rank, (seen, (kind, line), gradient) in enumerate(ranks.run_ours(FORGOTTEN, tmp_path)):
         assert kind == "UsageError" and "\n" not in line
-        assert "The prepared Critic was called with gradients enabled, but was not passed to" in line
+        assert (
+            "The prepared Critic was called with gradients enabled, but was not passed to" in line
+        )
         assert seen == 2.0 * (1 + rank) and gradient == 1.5
 
 

@@ -30,13 +30,25 @@ from accelerate.utils import memory
 from original import PROGRAMS, originals_python, run_python
 
 ENUMS = [
-    "DistributedType", "SageMakerDistributedType", "FP8BackendType", "ComputeEnvironment",
-    "DynamoBackend", "LoggerType", "PrecisionType", "RNGType", "CustomDtype",
+    "DistributedType",
+    "SageMakerDistributedType",
+    "FP8BackendType",
+    "ComputeEnvironment",
+    "DynamoBackend",
+    "LoggerType",
+    "PrecisionType",
+    "RNGType",
+    "CustomDtype",
     "DDPCommunicationHookType",
 ]
 OPTIONS = [
-    "AutocastKwargs", "DistributedDataParallelKwargs", "GradScalerKwargs",
-    "InitProcessGroupKwargs", "ProfileKwargs", "DataLoaderConfiguration", "ProjectConfiguration",
+    "AutocastKwargs",
+    "DistributedDataParallelKwargs",
+    "GradScalerKwargs",
+    "InitProcessGroupKwargs",
+    "ProfileKwargs",
+    "DataLoaderConfiguration",
+    "ProjectConfiguration",
     "GradientAccumulationPlugin",
 ]
 
@@ -162,7 +174,9 @@ def test_texts_for_yes_and_no() -> None:
     assert [utils.str_to_bool(t) for t in ("n", "no", "F", "false", "OFF", "0")] == [0] * 6
     assert utils.str_to_bool("on", to_bool=True) is True
     assert utils.str_to_bool("off", to_bool=True) is False
-    with pytest.raises(ValueError, match=r"\[str_to_bool\] value is 'maybe', expected one of y, yes"):
+    with pytest.raises(
+        ValueError, match=r"\[str_to_bool\] value is 'maybe', expected one of y, yes"
+    ):
         utils.str_to_bool("maybe")
 
 

@@ -18,9 +18,7 @@ def verify(
     folder: Path, program: str, *arguments: str, num_processes: int = 2, steps: int = 3
 ) -> subprocess.CompletedProcess:
     command = ["accelerate", "verify", "--cpu", "--num_processes", str(num_processes)]
-    return ranks.run(
-        [*command, "--steps", str(steps), sys.executable], folder, program, *arguments
-    )
+    return ranks.run([*command, "--steps", str(steps), sys.executable], folder, program, *arguments)
 
 
 @pytest.mark.parametrize(

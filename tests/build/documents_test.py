@@ -77,7 +77,8 @@ def anchors(document):
             for heading in re.findall(r"^#+ (.+)$", text, re.M)}
 
 
-documents = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+documents = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md",
+             *sorted((ROOT / "docs").glob("*.md"))]
 for document in documents:
     for table in re.findall(r"(?:^\|.*\n)+", document.read_text(), re.M):
         check_order(document, table)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collects the C++ loop of the README and the examples in the comments of public headers in one
-source file.
+"""Collects the C++ programs of pages and the examples in the comments of public headers in one source
+file.
 
-    python3 tests/build/header_examples.py OUTPUT README HEADER...
+    python3 tests/build/header_examples.py OUTPUT FILE...
 
-An example is a block of comment lines that are indented by five spaces. Blocks that begin with
+A page is a .md file. Its programs are the blocks of C++ with a `main`. In a header, an example is a block of comment lines that are indented by five spaces. Blocks that begin with
 `struct` or `inline` are put in a namespace, others in a function; `...` stands for omitted code.
 The file takes its names from header_examples.h and is compiled, never linked.
 """
@@ -36,20 +36,27 @@ def example(name, start, lines, header):
     return f'{opening}\n#line {start} "{header}"\n{code}\n}}\n'
 
 
-def readme_loop(readme):
-    text = readme.read_text()
-    (loop,) = re.finditer(r"^```cpp\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    code = re.sub(r"^#include .*$", "", loop[1], flags=re.MULTILINE)
-    start = text.count("\n", 0, loop.start(1)) + 1
-    return f'#line {start} "{readme}"\n{code.replace("int main()", "void readme_loop()")}'
+def programs(page):
+    text = page.read_text()
+    for match in re.finditer(r"^```cpp\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        if "int main()" not in match[1]:
+            continue
+        code = re.sub(r"^#include .*$", "", match[1], flags=re.MULTILINE)
+        start = text.count("\n", 0, match.start(1)) + 1
+        yield (f"namespace {page.stem.lower()}_{start} {{\n#line {start} \"{page}\"\n"
+               f"{code.replace('int main()', 'void program()')}\n}}\n")
 
 
 def main():
-    output, readme, *headers = map(pathlib.Path, sys.argv[1:])
+    output, *files = map(pathlib.Path, sys.argv[1:])
+    pages = [file for file in files if file.suffix == ".md"]
     parts = [example(f"{header.stem}_{start}", start, lines, header)
-             for header in headers for start, lines in blocks(header)]
+             for header in files if header not in pages for start, lines in blocks(header)]
     assert parts, "the headers have no examples"
-    parts.append(readme_loop(readme))
+    for page in pages:
+        found = list(programs(page))
+        assert found, f"{page} has no C++ program"
+        parts += found
     output.write_text('#include "header_examples.h"\n\n' + "\n".join(parts))
 
 

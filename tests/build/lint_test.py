@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ruff finds no mistakes in Python sources, nor in the programs of the tests.
+"""ruff finds no mistakes in Python sources, nor in the programs of the tests, and formats the sources
+that ./dev format formats as they are.
 
 The section [tool.ruff] of pyproject.toml lists the rules.
 """
@@ -9,6 +10,7 @@ import subprocess
 import sys
 
 FOLDERS = ("benchmarks", "examples", "python", "tests", "tools")
+FORMATTED = ("examples", "python")
 
 # `./dev test` installs ruff into the environment of this Python, beside mypy.
 python = os.environ.get("ACCELERATE_TEST_PYTHON")
@@ -23,11 +25,14 @@ if subprocess.run([python, "-m", "ruff", "--version"], capture_output=True).retu
 
 files = sum(1 for folder in FOLDERS for _ in pathlib.Path(folder).rglob("*.py"))
 assert files > 300, f"only {files} Python files"
-# Without ignore files: a tree from an archive has no repository.
-answer = subprocess.run(
-    [python, "-m", "ruff", "check", "--no-cache", "--no-respect-gitignore", "--output-format=concise",
-     *FOLDERS],
-    capture_output=True, text=True)
-if answer.returncode != 0:
-    sys.exit(answer.stdout + answer.stderr)
+for command, folders, remedy in (
+        (("check",), FOLDERS, "correct these mistakes"),
+        (("format", "--check"), FORMATTED, "run ./dev format")):
+    # Without ignore files: a tree from an archive has no repository.
+    answer = subprocess.run(
+        [python, "-m", "ruff", *command, "--no-cache", "--no-respect-gitignore",
+         "--output-format=concise", *folders],
+        capture_output=True, text=True)
+    if answer.returncode != 0:
+        sys.exit(f"{answer.stdout}{answer.stderr}\n{remedy}")
 print(f"{files} files have no mistakes that ruff finds")

@@ -15,7 +15,7 @@ import tempfile
 import tokenize
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-COVERED = ["README.md", "CONTRIBUTING.md", "docs", "src", "cli", "python/src", "python/accelerate"]
+COVERED = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "docs", "src", "cli", "python/src", "python/accelerate"]
 # Sources whose comments are checked.
 COMMENTED = ["include", "src", "cli", "examples", "python", "tests", "tools", "benchmarks", "cmake",
              "CMakeLists.txt"]

@@ -86,7 +86,9 @@ def described(value: Any) -> str:
     return f"{shown[:57] + '...' if is_long else shown} ({kind or type(value).__name__})"
 
 
-def checked(where: str, name: str, value: Any, kind: Kind, remedy: str = "", extra: str = "") -> Any:
+def checked(
+    where: str, name: str, value: Any, kind: Kind, remedy: str = "", extra: str = ""
+) -> Any:
     """Returns the value converted to its type. If it has a different type, raises a one-line
     `ConfigError`. `extra` names other accepted values, and `remedy` says what to do."""
     taken = kind.take(number_of(value) if kind.reads_texts else value)

@@ -193,9 +193,7 @@ def folder_to_load(context: RunContext, input_dir: Any) -> Path:
 
     chosen = together(context, original)
     # A file may be damaged on only one machine.
-    return min(
-        operations.gather_object([chosen]), key=lambda path: _C.checkpoint_number(str(path))
-    )
+    return min(operations.gather_object([chosen]), key=lambda path: _C.checkpoint_number(str(path)))
 
 
 def _named_folder(folder: Path) -> Path:
@@ -233,9 +231,7 @@ def limit_of(context: RunContext) -> int | None:
 # --- this package's layout --------------------------------------------------------------------
 
 
-def save(
-    context: RunContext, folder: Path, safe_serialization: bool, asynchronous: bool
-) -> None:
+def save(context: RunContext, folder: Path, safe_serialization: bool, asynchronous: bool) -> None:
     def write_extra(stage: str) -> tuple[set[str], set[str]]:
         return _write_python_files(context, Path(stage), safe_serialization)
 
@@ -334,7 +330,9 @@ def _is_named_tensors(model: torch.nn.Module, state: dict[str, Any]) -> bool:
     """Whether the module's `state_dict` contains exactly its parameters and buffers, which C++ can
     write. Module hooks and extra state may change it."""
     known = parameter_set(model)
-    tensors = dict(zip(known.names, known.parameters)) | dict(zip(known.buffer_names, known.buffers))
+    tensors = dict(zip(known.names, known.parameters)) | dict(
+        zip(known.buffer_names, known.buffers)
+    )
     for name in known.transient_buffers:
         tensors.pop(name, None)
     for alias, name in known.tied.items():
@@ -359,9 +357,7 @@ def _memory_of(tensor: torch.Tensor) -> tuple[int, int, torch.Size]:
     return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape
 
 
-def whole_state(
-    model: torch.nn.Module, context: _C.ModelContext, keep: bool
-) -> dict[str, Any]:
+def whole_state(model: torch.nn.Module, context: _C.ModelContext, keep: bool) -> dict[str, Any]:
     """Returns the module's `state_dict`, in which the trained values replace parameters that are
     sharded or have reduced precision. Returns an empty dictionary if `keep` is False. Collective if
     parameters are sharded."""

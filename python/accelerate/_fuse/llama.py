@@ -139,9 +139,7 @@ class _LlamaLayer(Piece):
             return super().forward(hidden_states, *args, **kwargs)
         given = {"attention_mask": None, **dict(zip(self._accelerate_takes[1:], args)), **kwargs}
         branch, _ = self.self_attn(hidden_states=self.input_layernorm(hidden_states), **given)
-        x, normed = kernels.add_rms_norm(
-            hidden_states, branch, norm.weight, norm.variance_epsilon
-        )
+        x, normed = kernels.add_rms_norm(hidden_states, branch, norm.weight, norm.variance_epsilon)
         branch = self.mlp(normed)
         behind = next_norm(self, _RmsNorm, x)
         if behind is None:
@@ -161,6 +159,5 @@ RECIPES: dict[str, type[Piece]] = {
 }
 # The same as in `gpt2`.
 CHAINS = {
-    modeling_name(m, n + "Model"): ("layers", "input_layernorm", "norm")
-    for m, n in _LLAMAS.items()
+    modeling_name(m, n + "Model"): ("layers", "input_layernorm", "norm") for m, n in _LLAMAS.items()
 }

@@ -101,8 +101,8 @@ def _run(command: list[str], folder: Path) -> tuple[int, str]:
     variables = {k: v for k, v in os.environ.items() if k not in FOREIGN_VARIABLES}
     try:
         current = os.getcwd()
-    except FileNotFoundError:  # The working directory was removed; Python 3.12 cannot start a
-                               # process there.
+    except FileNotFoundError:
+        # The working directory was removed; Python 3.12 cannot start a process there.
         current = str(folder)
     process = subprocess.Popen(
         command,

@@ -139,6 +139,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    _OWN_MODULE = sys.modules["__main__"]  # Keeps the module alive when the function gets its own
-                                           # `__main__`.
+    # Keeps the module alive when the function gets its own `__main__`.
+    _OWN_MODULE = sys.modules["__main__"]
     main()

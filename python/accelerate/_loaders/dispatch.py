@@ -256,8 +256,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
                         error = caught
                         sender.fail(
                             "[DataLoaderDispatcher] Process 0, which reads for all processes, "
-                            "failed with "
-                            + in_one_line(error)
+                            "failed with " + in_one_line(error)
                         )
                         continue
                     if turn is None:

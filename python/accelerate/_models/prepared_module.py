@@ -654,7 +654,11 @@ def _type_of(base: type, kind: type, autocast: Autocast | None = None) -> type:
     # Scripted modules have no `forward` in Python.
     if base in _FORWARDS and getattr(kind, "forward", None) is not None:
         members["forward"] = _FORWARDS[base](kind)
-    if issubclass(base, _Prepared) and hasattr(kind, "generate") and hasattr(kind, "get_base_model"):
+    if (
+        issubclass(base, _Prepared)
+        and hasattr(kind, "generate")
+        and hasattr(kind, "get_base_model")
+    ):
         members["generate"] = _inner_generate(kind)
     if issubclass(base, _Prepared):
         for name, member in _as_of_ddp().items():
@@ -694,7 +698,8 @@ class _StandIn:
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return super().__instancecheck__(instance) or issubclass(  # type: ignore[misc]
-            instance.__class__, cls  # type: ignore[arg-type]
+            instance.__class__,
+            cls,  # type: ignore[arg-type]
         )
 
 

@@ -244,7 +244,9 @@ def _free_memory_of_machine() -> int:
         for line in file:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
-    raise RuntimeError("[get_max_memory] /proc/meminfo has no MemAvailable. Use Linux 3.14 or newer")
+    raise RuntimeError(
+        "[get_max_memory] /proc/meminfo has no MemAvailable. Use Linux 3.14 or newer"
+    )
 
 
 def get_max_memory(max_memory: Memory | None = None) -> dict[int | str, int | float]:
@@ -263,8 +265,7 @@ def get_max_memory(max_memory: Memory | None = None) -> dict[int | str, int | fl
     for number in numbers:
         if not 0 <= number < num_there:
             warnings.warn(
-                f"Device {number} is not available, available devices are "
-                f"{list(range(num_there))}",
+                f"Device {number} is not available, available devices are {list(range(num_there))}",
                 stacklevel=2,
             )
     known = [*numbers, *(name for name in ("mps", "cpu", "disk") if name in sizes)]

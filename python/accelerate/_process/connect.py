@@ -79,7 +79,9 @@ def _make_group(environment: _C.ProcessEnvironment, cpu: bool, kwargs: dict[str,
 
 def _check_arguments(backend: Any, timeout: Any) -> None:
     if backend is not None and not isinstance(backend, str):
-        raise ConfigError(f"[PartialState] backend must be a string such as 'gloo', got {backend!r}")
+        raise ConfigError(
+            f"[PartialState] backend must be a string such as 'gloo', got {backend!r}"
+        )
     if timeout is not None and not isinstance(timeout, timedelta):
         raise TypeError(
             f"[PartialState] timeout must be a datetime.timedelta, got {timeout!r}. Pass "

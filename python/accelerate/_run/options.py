@@ -164,7 +164,9 @@ def put(where: str, options: Any, values: Mapping[str, Any]) -> None:
         try:
             setattr(options, name, value)
         except TypeError:
-            raise UsageError(f"[{where}] {name} is {described(value)}. Pass {expected[kind]}") from None
+            raise UsageError(
+                f"[{where}] {name} is {described(value)}. Pass {expected[kind]}"
+            ) from None
 
 
 def number(where: str, name: str, value: Any) -> float:

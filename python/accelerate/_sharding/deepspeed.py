@@ -247,9 +247,7 @@ def _resolve_batch_sizes(accelerator: Any, plugin: DeepSpeedPlugin, objects: tup
         )
         accelerator.gradient_accumulation_steps = num_steps
     config = plugin.deepspeed_config
-    sizes = [
-        obj.batch_size for obj in objects if getattr(obj, "batch_size", None) is not None
-    ]
+    sizes = [obj.batch_size for obj in objects if getattr(obj, "batch_size", None) is not None]
     if plugin.is_auto("train_micro_batch_size_per_gpu") and sizes:
         size = min(sizes) if plugin.is_train_batch_min else max(sizes)
         num_shards = accelerator.num_processes if accelerator.split_batches else 1
@@ -436,7 +434,9 @@ class WarmupDecayLR(WarmupLR):
     """DeepSpeed's `WarmupDecayLR`. Like `WarmupLR`, but after the warm-up, the learning rate decays
     linearly to zero at `total_num_steps`."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, total_num_steps: int, **options: Any) -> None:
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, total_num_steps: int, **options: Any
+    ) -> None:
         self.total_num_steps = total_num_steps
         super().__init__(optimizer, **options)
 

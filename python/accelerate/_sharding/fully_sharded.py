@@ -74,9 +74,7 @@ def is_hybrid(plugin: FullyShardedDataParallelPlugin) -> bool:
     return plugin.fsdp_version != 2 and "HYBRID" in plugin.sharding_strategy.name
 
 
-def shard_size(
-    plugin: FullyShardedDataParallelPlugin, environment: _C.ProcessEnvironment
-) -> int:
+def shard_size(plugin: FullyShardedDataParallelPlugin, environment: _C.ProcessEnvironment) -> int:
     """Returns the number of processes that share one copy of the model, which are the processes of
     one machine."""
     num_all, num_here = environment.world_size, environment.local_world_size
@@ -266,9 +264,7 @@ def _walk(
     if not policy(module=module, recurse=True, nonwrapped_numel=num_all):
         return 0
     num_taken = sum(_walk(child, policy, found) for child in module.children())
-    if is_root or not policy(
-        module=module, recurse=False, nonwrapped_numel=num_all - num_taken
-    ):
+    if is_root or not policy(module=module, recurse=False, nonwrapped_numel=num_all - num_taken):
         return num_taken
     found.append(module)
     return num_all

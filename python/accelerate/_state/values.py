@@ -258,7 +258,7 @@ def unflatten(flat: dict[str, Any], name: str, owner: str = "", copies: bool = T
     def decode(node: Any) -> Any:
         if not isinstance(node, dict):
             return node
-        (kind, content), = node.items()
+        ((kind, content),) = node.items()
         if kind == "tensor":
             held = flat[f"{name}.{content}"]
             return held.clone() if copies else held

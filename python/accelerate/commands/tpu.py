@@ -72,7 +72,9 @@ def _gcloud_command(args: argparse.Namespace) -> list[str]:
     if not commands:
         raise ValueError("You must specify either a command file or a command to run on the pod.")
     if not args.tpu_name or not args.tpu_zone:
-        raise ValueError("[tpu-config] The name or the zone is missing. Pass --tpu_name and --tpu_zone")
+        raise ValueError(
+            "[tpu-config] The name or the zone is missing. Pass --tpu_name and --tpu_zone"
+        )
     packages = {"dev": _SOURCE, "latest": "accelerate -U"}
     package = packages.get(args.accelerate_version, f"accelerate=={args.accelerate_version}")
     install = [f"pip install {package}"] if args.install_accelerate else []

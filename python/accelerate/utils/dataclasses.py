@@ -731,7 +731,9 @@ class FullyShardedDataParallelPlugin:
         }
         last = "output_dtype" if self._is_second else "buffer_dtype"
         if override or self.mixed_precision_policy is None:
-            dtype = known.get(mixed_precision) if isinstance(mixed_precision, str) else mixed_precision
+            dtype = (
+                known.get(mixed_precision) if isinstance(mixed_precision, str) else mixed_precision
+            )
             if dtype not in known.values():
                 raise ValueError(
                     f"[FSDP] Invalid mixed precision: {mixed_precision}. Must be one of "

@@ -39,4 +39,5 @@ def prepare_simple_launcher_cmd_env(
     _program.refuse_foreign(args)
     return _program.full_command(_program.command_line(args, "launch")), _program.environment()
 
+
 __getattr__ = placeholders_for(__name__)

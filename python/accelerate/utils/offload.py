@@ -96,9 +96,7 @@ def _read_index(path: str) -> dict[str, Any]:
     return index
 
 
-def offload_state_dict(
-    save_dir: str | os.PathLike, state_dict: Mapping[str, torch.Tensor]
-) -> None:
+def offload_state_dict(save_dir: str | os.PathLike, state_dict: Mapping[str, torch.Tensor]) -> None:
     """Writes the tensors and their index to the folder."""
     os.makedirs(save_dir, exist_ok=True)
     index: dict[str, Any] = {}
@@ -169,7 +167,10 @@ class OffloadedWeightsLoader(Mapping):
         self.state_dict = {} if state_dict is None else state_dict
         self.save_folder = save_folder
         self.index = {} if index is None else index
-        self.all_keys = [*self.state_dict, *(key for key in self.index if key not in self.state_dict)]
+        self.all_keys = [
+            *self.state_dict,
+            *(key for key in self.index if key not in self.state_dict),
+        ]
         self.device = device
         self._files = _OpenFiles()
 

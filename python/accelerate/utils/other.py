@@ -44,9 +44,7 @@ def extract_model_from_parallel(
     """
     model = prepared_module.unwrap(model)
     if keep_torch_compile and is_compiled_module(model):
-        inner = extract_model_from_parallel(
-            model._orig_mod, keep_fp32_wrapper, recursive=recursive
-        )
+        inner = extract_model_from_parallel(model._orig_mod, keep_fp32_wrapper, recursive=recursive)
         prepared_module.replace_in_compiled(model, inner)
         if not keep_fp32_wrapper:
             prepared_module.take_off_precision(model)

@@ -53,8 +53,14 @@ def load(path: Path, **options):
 def device_maps(folder: Path) -> dict:
     path = saved_model(folder)
     found = {"plain": outputs_of(load(path))}
-    disk = {"model.embed_tokens": "cpu", "model.layers.0": "cpu", "model.layers.1": "disk",
-            "model.norm": "disk", "model.rotary_emb": "cpu", "lm_head": "disk"}
+    disk = {
+        "model.embed_tokens": "cpu",
+        "model.layers.0": "cpu",
+        "model.layers.1": "disk",
+        "model.norm": "disk",
+        "model.rotary_emb": "cpu",
+        "lm_head": "disk",
+    }
     cases = {
         "cpu": {"device_map": "cpu"},
         "auto": {"device_map": "auto"},
@@ -80,8 +86,13 @@ def tied(folder: Path) -> dict:
     found = {}
     for name, device_map in {
         "all": {"": "disk"},
-        "cpu and disk": {"model.embed_tokens": "cpu", "model.layers": "disk", "model.norm": "cpu",
-                         "model.rotary_emb": "cpu", "lm_head": "cpu"},
+        "cpu and disk": {
+            "model.embed_tokens": "cpu",
+            "model.layers": "disk",
+            "model.norm": "cpu",
+            "model.rotary_emb": "cpu",
+            "lm_head": "cpu",
+        },
     }.items():
         model = load(path, device_map=device_map, offload_folder=folder / name)
         found[name] = outputs_of(model)
@@ -104,11 +115,17 @@ def adapters(folder: Path) -> dict:
     from peft import LoraConfig, get_peft_model
 
     path = saved_model(folder)
-    disk = {"model.embed_tokens": "cpu", "model.norm": "disk", "model.rotary_emb": "cpu",
-            "lm_head": "disk"}
+    disk = {
+        "model.embed_tokens": "cpu",
+        "model.norm": "disk",
+        "model.rotary_emb": "cpu",
+        "lm_head": "disk",
+    }
     for number in range(2):
-        disk |= {f"model.layers.{number}.{part}": "disk" for part in
-                 ("mlp", "input_layernorm", "post_attention_layernorm")}
+        disk |= {
+            f"model.layers.{number}.{part}": "disk"
+            for part in ("mlp", "input_layernorm", "post_attention_layernorm")
+        }
         disk[f"model.layers.{number}.self_attn"] = "cpu"
     found = {}
     for name, options in {
@@ -145,8 +162,13 @@ def diffusion(folder: Path) -> dict:
     def pipeline():
         torch.manual_seed(parts.SEED)
         unet = UNet2DModel(
-            sample_size=8, in_channels=1, out_channels=1, layers_per_block=1, norm_num_groups=4,
-            block_out_channels=(8, 8), down_block_types=("DownBlock2D", "AttnDownBlock2D"),
+            sample_size=8,
+            in_channels=1,
+            out_channels=1,
+            layers_per_block=1,
+            norm_num_groups=4,
+            block_out_channels=(8, 8),
+            down_block_types=("DownBlock2D", "AttnDownBlock2D"),
             up_block_types=("AttnUpBlock2D", "UpBlock2D"),
         )
         pipe = DDPMPipeline(unet.eval(), DDPMScheduler(num_train_timesteps=10))
@@ -154,8 +176,9 @@ def diffusion(folder: Path) -> dict:
         return pipe
 
     def picture(pipe) -> str:
-        images = pipe(generator=torch.Generator().manual_seed(1), num_inference_steps=2,
-                      output_type="np").images
+        images = pipe(
+            generator=torch.Generator().manual_seed(1), num_inference_steps=2, output_type="np"
+        ).images
         return parts.digest_of(torch.from_numpy(images))
 
     ways = {

@@ -56,8 +56,9 @@ def rows(make, size: int = 14):
 def lora(**more):
     from peft import LoraConfig
 
-    return LoraConfig(r=4, lora_alpha=8, lora_dropout=0.1, target_modules=["q_proj", "v_proj"],
-                      **more)
+    return LoraConfig(
+        r=4, lora_alpha=8, lora_dropout=0.1, target_modules=["q_proj", "v_proj"], **more
+    )
 
 
 def conversation(number: int) -> dict:
@@ -83,9 +84,17 @@ def sft(folder: Path) -> dict:
 
     trainer = SFTTrainer(
         model=parts.causal_model(),
-        args=SFTConfig(**settings(folder, max_length=24, eval_strategy="steps", eval_steps=2,
-                                  gradient_accumulation_steps=2, save_strategy="steps",
-                                  save_steps=2)),
+        args=SFTConfig(
+            **settings(
+                folder,
+                max_length=24,
+                eval_strategy="steps",
+                eval_steps=2,
+                gradient_accumulation_steps=2,
+                save_strategy="steps",
+                save_steps=2,
+            )
+        ),
         train_dataset=rows(conversation),
         eval_dataset=rows(conversation, 8),
         processing_class=parts.tokenizer(),
@@ -102,8 +111,16 @@ def sft_lora(folder: Path) -> dict:
 
     trainer = SFTTrainer(
         model=parts.causal_model(),
-        args=SFTConfig(**settings(folder, max_length=24, bf16=True, save_strategy="steps",
-                                  save_steps=4, gradient_checkpointing=True)),
+        args=SFTConfig(
+            **settings(
+                folder,
+                max_length=24,
+                bf16=True,
+                save_strategy="steps",
+                save_steps=4,
+                gradient_checkpointing=True,
+            )
+        ),
         train_dataset=rows(conversation),
         processing_class=parts.tokenizer(),
         peft_config=lora(task_type="CAUSAL_LM"),
@@ -179,8 +196,9 @@ def grpo(folder: Path) -> dict:
     trainer = GRPOTrainer(
         model=LlamaForCausalLM.from_pretrained(path),
         reward_funcs=prefers_few_words,
-        args=GRPOConfig(**settings(folder, num_generations=2, max_completion_length=6, beta=0.1,
-                                   max_steps=3)),
+        args=GRPOConfig(
+            **settings(folder, num_generations=2, max_completion_length=6, beta=0.1, max_steps=3)
+        ),
         train_dataset=rows(lambda number: {"prompt": parts.sentence(number, 4)}),
         processing_class=parts.tokenizer(),
     )
@@ -211,8 +229,11 @@ def lora_trainer(folder: Path) -> dict:
     def make():
         return Trainer(
             model=adapted(),
-            args=TrainingArguments(**settings(folder, eval_strategy="steps", eval_steps=2,
-                                              save_strategy="steps", save_steps=2)),
+            args=TrainingArguments(
+                **settings(
+                    folder, eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2
+                )
+            ),
             train_dataset=rows(classified),
             eval_dataset=rows(classified, 5),
             data_collator=DataCollatorWithPadding(parts.tokenizer()),
@@ -240,13 +261,16 @@ def lora_loop(folder: Path) -> dict:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     with accelerator.main_process_first():
         data = rows(classified)
-    loader = DataLoader(data, batch_size=2, shuffle=True,
-                        collate_fn=DataCollatorWithPadding(parts.tokenizer()))
-    held = DataLoader(rows(classified, 5), batch_size=2,
-                      collate_fn=DataCollatorWithPadding(parts.tokenizer()))
+    loader = DataLoader(
+        data, batch_size=2, shuffle=True, collate_fn=DataCollatorWithPadding(parts.tokenizer())
+    )
+    held = DataLoader(
+        rows(classified, 5), batch_size=2, collate_fn=DataCollatorWithPadding(parts.tokenizer())
+    )
     schedule = get_linear_schedule_with_warmup(optimizer, 2, 2 * len(loader))
     model, loader, held, optimizer, schedule = accelerator.prepare(
-        model, loader, held, optimizer, schedule)
+        model, loader, held, optimizer, schedule
+    )
     losses, rates, chosen = [], [], []
     for _ in range(2):
         model.train()
@@ -266,12 +290,20 @@ def lora_loop(folder: Path) -> dict:
             chosen.append([tensor.tolist() for tensor in gathered])
     accelerator.wait_for_everyone()
     kept = accelerator.unwrap_model(model)
-    kept.save_pretrained(folder / "adapter", is_main_process=accelerator.is_main_process,
-                         state_dict=accelerator.get_state_dict(model))
+    kept.save_pretrained(
+        folder / "adapter",
+        is_main_process=accelerator.is_main_process,
+        state_dict=accelerator.get_state_dict(model),
+    )
     accelerator.wait_for_everyone()
     again = PeftModel.from_pretrained(parts.classifier(), folder / "adapter")
-    return {"losses": losses, "rates": rates, "chosen": chosen, "weights": parts.digest(kept),
-            "saved": parts.digest(again)}
+    return {
+        "losses": losses,
+        "rates": rates,
+        "chosen": chosen,
+        "weights": parts.digest(kept),
+        "saved": parts.digest(again),
+    }
 
 
 def sentence_model(folder: Path):
@@ -293,8 +325,7 @@ def pairs(number: int) -> dict:
     return {"anchor": parts.sentence(number, 5), "positive": parts.sentence(number + 1, 6)}
 
 
-def sentence_trainer(folder: Path, num_evaluated: int | None = None, gathers: bool = False,
-                     **more):
+def sentence_trainer(folder: Path, num_evaluated: int | None = None, gathers: bool = False, **more):
     """With a cached loss, which runs the model on chunks of two rows twice."""
     from sentence_transformers import (
         SentenceTransformerTrainer,
@@ -316,18 +347,21 @@ def sentence_trainer(folder: Path, num_evaluated: int | None = None, gathers: bo
     return Noted(
         model=model,
         args=SentenceTransformerTrainingArguments(
-            **settings(folder, per_device_train_batch_size=6, **more)),
+            **settings(folder, per_device_train_batch_size=6, **more)
+        ),
         train_dataset=rows(pairs, 40),
         eval_dataset=None if num_evaluated is None else rows(pairs, num_evaluated),
-        loss=CachedMultipleNegativesRankingLoss(model, mini_batch_size=2,
-                                                gather_across_devices=gathers),
+        loss=CachedMultipleNegativesRankingLoss(
+            model, mini_batch_size=2, gather_across_devices=gathers
+        ),
     )
 
 
 @scenario
 def sentences(folder: Path) -> dict:
-    trainer = sentence_trainer(folder, 8, gradient_accumulation_steps=2, eval_strategy="steps",
-                               eval_steps=2)
+    trainer = sentence_trainer(
+        folder, 8, gradient_accumulation_steps=2, eval_strategy="steps", eval_steps=2
+    )
     trainer.train()
     return report(trainer, norms=parts.norms(trainer.model))
 
@@ -354,10 +388,15 @@ def small_unet(folder: Path):
 
     set_seed(parts.SEED)
     made = UNet2DModel(
-        sample_size=8, in_channels=1, out_channels=1, layers_per_block=1,
-        block_out_channels=(8, 16), norm_num_groups=4,
+        sample_size=8,
+        in_channels=1,
+        out_channels=1,
+        layers_per_block=1,
+        block_out_channels=(8, 16),
+        norm_num_groups=4,
         down_block_types=("DownBlock2D", "AttnDownBlock2D"),
-        up_block_types=("AttnUpBlock2D", "UpBlock2D"), attention_head_dim=4,
+        up_block_types=("AttnUpBlock2D", "UpBlock2D"),
+        attention_head_dim=4,
     )
     loaded = UNet2DModel.from_pretrained(parts.made_once(folder / "unet", made.save_pretrained))
     assert parts.digest(loaded) == parts.digest(made)
@@ -386,8 +425,13 @@ def train_unet(folder: Path, precision: str) -> tuple[object, dict]:
     )
     model = small_unet(folder)
     set_seed(parts.SEED)
-    average = EMAModel(model.parameters(), decay=0.9, use_ema_warmup=True, model_cls=UNet2DModel,
-                       model_config=model.config)
+    average = EMAModel(
+        model.parameters(),
+        decay=0.9,
+        use_ema_warmup=True,
+        model_cls=UNet2DModel,
+        model_config=model.config,
+    )
 
     def save_model_hook(models, weights, output_dir):
         if accelerator.is_main_process:

@@ -69,8 +69,7 @@ def read_events(folder: Path) -> dict:
             found.setdefault(tag, []).extend([e.step, e.value] for e in events.Scalars(tag))
         for tag in events.Tags()["images"]:
             found.setdefault(tag, []).extend(
-                [e.step, e.width, e.height, len(e.encoded_image_string)]
-                for e in events.Images(tag)
+                [e.step, e.width, e.height, len(e.encoded_image_string)] for e in events.Images(tag)
             )
         for tag in events.Tags()["tensors"]:
             found.setdefault(tag, []).extend(

@@ -84,8 +84,17 @@ def arguments(folder: Path, *, kind=TrainingArguments, **settings) -> TrainingAr
     )
 
 
-def trainer(folder: Path, *, kind=Trainer, model=None, train=None, evaluate=None, callbacks=(),
-            collate=pad, **settings):
+def trainer(
+    folder: Path,
+    *,
+    kind=Trainer,
+    model=None,
+    train=None,
+    evaluate=None,
+    callbacks=(),
+    collate=pad,
+    **settings,
+):
     return kind(
         model=parts.classifier() if model is None else model,
         args=arguments(folder, **settings),
@@ -111,8 +120,13 @@ def report(made, **more) -> dict:
 def plain(folder: Path) -> dict:
     """Trains, evaluates and saves during training, and resumes from the checkpoint in the
     middle."""
-    settings = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps",
-                "save_steps": 2, "save_total_limit": 10}
+    settings = {
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "save_total_limit": 10,
+    }
     first = trainer(folder, **settings)
     first.train()
     whole = report(first, predicted=predict(first))
@@ -183,8 +197,14 @@ def resumed_bf16(folder: Path) -> dict:
 @scenario
 def resumed_fp16(folder: Path) -> dict:
     """On a GPU. The result must not depend on the order in which threads end."""
-    settings = {"fp16": True, "use_cpu": False, "full_determinism": True, "max_steps": 10,
-                "save_strategy": "steps", "save_steps": 5}
+    settings = {
+        "fp16": True,
+        "use_cpu": False,
+        "full_determinism": True,
+        "max_steps": 10,
+        "save_strategy": "steps",
+        "save_steps": 5,
+    }
     first = trainer(folder, **settings)
     first.train()
     whole = report(first, scale=first.accelerator.scaler.get_scale())
@@ -207,8 +227,9 @@ def twice(folder: Path) -> dict:
 @scenario
 def accumulation(folder: Path) -> dict:
     """Eleven batches of two rows, four per update: the last one has three."""
-    made = trainer(folder, gradient_accumulation_steps=4, per_device_train_batch_size=2,
-                   max_grad_norm=0.5)
+    made = trainer(
+        folder, gradient_accumulation_steps=4, per_device_train_batch_size=2, max_grad_norm=0.5
+    )
     made.train()
     return report(made)
 
@@ -223,8 +244,13 @@ def accumulated_tokens(folder: Path) -> dict:
     rows = [{"input_ids": row["input_ids"]} for row in Rows(22).rows]
     made = Trainer(
         model=parts.causal_model(),
-        args=arguments(folder, gradient_accumulation_steps=2, per_device_train_batch_size=2,
-                       eval_strategy="epoch", lr_scheduler_type="cosine"),
+        args=arguments(
+            folder,
+            gradient_accumulation_steps=2,
+            per_device_train_batch_size=2,
+            eval_strategy="epoch",
+            lr_scheduler_type="cosine",
+        ),
         train_dataset=rows,
         eval_dataset=rows[:7],
         data_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False),
@@ -255,8 +281,13 @@ def group_by_length(folder: Path) -> dict:
 
 @scenario
 def workers(folder: Path) -> dict:
-    made = trainer(folder, dataloader_num_workers=2, dataloader_persistent_workers=True,
-                   eval_strategy="epoch", dataloader_drop_last=True)
+    made = trainer(
+        folder,
+        dataloader_num_workers=2,
+        dataloader_persistent_workers=True,
+        eval_strategy="epoch",
+        dataloader_drop_last=True,
+    )
     made.train()
     return report(made, predicted=predict(made))
 
@@ -303,9 +334,15 @@ def resumed_stream(folder: Path) -> dict:
 @scenario
 def early_stopping(folder: Path) -> dict:
     made = trainer(
-        folder, callbacks=[EarlyStoppingCallback(1)], num_train_epochs=8, eval_strategy="epoch",
-        save_strategy="epoch", load_best_model_at_end=True, metric_for_best_model="loss",
-        greater_is_better=False, learning_rate=0.2,
+        folder,
+        callbacks=[EarlyStoppingCallback(1)],
+        num_train_epochs=8,
+        eval_strategy="epoch",
+        save_strategy="epoch",
+        load_best_model_at_end=True,
+        metric_for_best_model="loss",
+        greater_is_better=False,
+        learning_rate=0.2,
     )
     made.train()
     best = Path(made.state.best_model_checkpoint).name
@@ -329,17 +366,31 @@ class TooMuch(Trainer):
 
 @scenario
 def auto_find_batch_size(folder: Path) -> dict:
-    made = trainer(folder, kind=TooMuch, auto_find_batch_size=True, per_device_train_batch_size=8,
-                   train=Rows(16), max_steps=4)
+    made = trainer(
+        folder,
+        kind=TooMuch,
+        auto_find_batch_size=True,
+        per_device_train_batch_size=8,
+        train=Rows(16),
+        max_steps=4,
+    )
     made.train()
     return report(made, tried=list(made.tried))
 
 
 @scenario
 def compiled(folder: Path) -> dict:
-    made = trainer(folder, torch_compile=True, max_steps=3, train=Rows(24, length=6),
-                   evaluate=Rows(8, first=50, length=6), eval_strategy="steps", eval_steps=3,
-                   save_strategy="steps", save_steps=3)
+    made = trainer(
+        folder,
+        torch_compile=True,
+        max_steps=3,
+        train=Rows(24, length=6),
+        evaluate=Rows(8, first=50, length=6),
+        eval_strategy="steps",
+        eval_steps=3,
+        save_strategy="steps",
+        save_steps=3,
+    )
     made.train()
     files = sorted(path.name for path in (folder / "checkpoint-3").iterdir())
     again = type(made.model).from_pretrained(folder / "checkpoint-3")
@@ -356,8 +407,13 @@ def checkpointed_activations(folder: Path) -> dict:
 @scenario
 def clipped_adafactor(folder: Path) -> dict:
     """Another optimizer and schedule, and label smoothing."""
-    made = trainer(folder, optim="adafactor", lr_scheduler_type="constant_with_warmup",
-                   label_smoothing_factor=0.1, max_grad_norm=0.01)
+    made = trainer(
+        folder,
+        optim="adafactor",
+        lr_scheduler_type="constant_with_warmup",
+        label_smoothing_factor=0.1,
+        max_grad_norm=0.01,
+    )
     made.train()
     return report(made)
 
@@ -377,10 +433,20 @@ def sequences(folder: Path) -> dict:
     set_seed(parts.SEED)
     model = BartForConditionalGeneration(
         BartConfig(
-            vocab_size=48, d_model=16, encoder_layers=1, decoder_layers=1,
-            encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=32,
-            decoder_ffn_dim=32, max_position_embeddings=64, pad_token_id=0, bos_token_id=2,
-            eos_token_id=4, decoder_start_token_id=4, forced_eos_token_id=None,
+            vocab_size=48,
+            d_model=16,
+            encoder_layers=1,
+            decoder_layers=1,
+            encoder_attention_heads=2,
+            decoder_attention_heads=2,
+            encoder_ffn_dim=32,
+            decoder_ffn_dim=32,
+            max_position_embeddings=64,
+            pad_token_id=0,
+            bos_token_id=2,
+            eos_token_id=4,
+            decoder_start_token_id=4,
+            forced_eos_token_id=None,
         )
     )
     rows = [
@@ -394,9 +460,16 @@ def sequences(folder: Path) -> dict:
 
     made = Seq2SeqTrainer(
         model=model,
-        args=arguments(folder, kind=Seq2SeqTrainingArguments, num_train_epochs=1,
-                       eval_strategy="steps", eval_steps=2, predict_with_generate=True,
-                       generation_max_length=8, generation_num_beams=2),
+        args=arguments(
+            folder,
+            kind=Seq2SeqTrainingArguments,
+            num_train_epochs=1,
+            eval_strategy="steps",
+            eval_steps=2,
+            predict_with_generate=True,
+            generation_max_length=8,
+            generation_num_beams=2,
+        ),
         train_dataset=rows[:22],
         eval_dataset=rows[19:],
         data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
@@ -421,9 +494,14 @@ def beside_deepspeed(folder: Path) -> dict:
     return report(
         made,
         bases=[kind.__name__ for kind in HfTrainerDeepSpeedConfig.__mro__],
-        config=[config.is_zero3(), config.is_zero2(), config.is_offload(),
-                config.get_value("bf16.enabled"), config.is_true("bf16.enabled"),
-                config.get_value("nothing", 5)],
+        config=[
+            config.is_zero3(),
+            config.is_zero2(),
+            config.is_offload(),
+            config.get_value("bf16.enabled"),
+            config.is_true("bf16.enabled"),
+            config.get_value("nothing", 5),
+        ],
     )
 
 
@@ -465,8 +543,14 @@ def _train_configured(folder: Path, checkpoint: Path | None = None, **settings) 
     GradientState._reset_state()
     os.environ["ACCELERATE_USE_DEEPSPEED"] = "false"
     made = trainer(
-        folder, gradient_accumulation_steps=2, save_strategy="steps", save_steps=2,
-        max_grad_norm=0.05, eval_strategy="steps", eval_steps=2, **settings,
+        folder,
+        gradient_accumulation_steps=2,
+        save_strategy="steps",
+        save_steps=2,
+        max_grad_norm=0.05,
+        eval_strategy="steps",
+        eval_steps=2,
+        **settings,
     )
     made.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     made.save_model(str(folder / "saved"))

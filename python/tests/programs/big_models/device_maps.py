@@ -82,12 +82,16 @@ def case_of(seed: int) -> tuple[torch.nn.Module, dict, dict]:
     names = [name for name, _ in model.named_parameters()]
     options: dict[str, Any] = {}
     if rng.random() < 0.5:
-        options["no_split_module_classes"] = rng.sample(["Layer", "Block", "Stack"], rng.randint(1, 2))
+        options["no_split_module_classes"] = rng.sample(
+            ["Layer", "Block", "Stack"], rng.randint(1, 2)
+        )
     if rng.random() < 0.3:
         options["dtype"] = rng.choice(("float16", torch.float32, torch.int8))
     if names and rng.random() < 0.2:
         chosen = rng.sample(names, min(2, len(names)))
-        options["special_dtypes"] = {name: rng.choice((torch.float32, torch.int8)) for name in chosen}
+        options["special_dtypes"] = {
+            name: rng.choice((torch.float32, torch.int8)) for name in chosen
+        }
     return model, memory, options
 
 
@@ -153,7 +157,12 @@ def transformers_models() -> dict[str, torch.nn.Module]:
         "qwen2": t.Qwen2Config(num_hidden_layers=4, tie_word_embeddings=True, **small),
         "gpt2": t.GPT2Config(n_layer=4, n_embd=32, n_head=4, vocab_size=99),
         "t5": t.T5Config(
-            num_layers=2, d_model=32, d_kv=8, d_ff=64, num_heads=4, vocab_size=99,
+            num_layers=2,
+            d_model=32,
+            d_kv=8,
+            d_ff=64,
+            num_heads=4,
+            vocab_size=99,
             decoder_start_token_id=0,
         ),
         "bert": t.BertConfig(num_hidden_layers=3, **small),

@@ -122,8 +122,14 @@ MAPS = {
     "parts": {"first": "cpu", "norm": "cpu", "second": "disk", "last": "disk", "scale": "cpu"},
     "disk": {"": "disk"},
     "cpu": {"": "cpu"},
-    "nested": {"first": "disk", "norm": "disk", "second.0": "cpu", "second.1": "cpu",
-               "last": "disk", "scale": "disk"},
+    "nested": {
+        "first": "disk",
+        "norm": "disk",
+        "second.0": "cpu",
+        "second.1": "cpu",
+        "last": "disk",
+        "scale": "disk",
+    },
 }
 
 
@@ -135,10 +141,19 @@ def dispatch(folder: Path) -> dict:
         if name == "disk":
             continue
         for buffers in (False, True):
-            model = dispatch_model(net(), device_map, offload_dir=folder / f"{name}{buffers}",
-                                   offload_buffers=buffers, force_hooks=True)
-            answer = {"before": state_of(model), "output": digest(model(inputs())),
-                      "again": digest(model(inputs())), "after": state_of(model)}
+            model = dispatch_model(
+                net(),
+                device_map,
+                offload_dir=folder / f"{name}{buffers}",
+                offload_buffers=buffers,
+                force_hooks=True,
+            )
+            answer = {
+                "before": state_of(model),
+                "output": digest(model(inputs())),
+                "again": digest(model(inputs())),
+                "after": state_of(model),
+            }
             assert answer["output"] == answer["again"] == expected
             answer["state"] = digest(get_state_dict_offloaded_model(model))
             # The original leaves out tensors of the model itself.
@@ -161,13 +176,21 @@ def offload(folder: Path) -> dict:
             key = f"{preload} {buffers}"
             model = cpu_offload(net(), offload_buffers=buffers, preload_module_classes=preload)
             found[f"cpu {key}"] = [state_of(model), digest(model(inputs())), state_of(model)]
-            model = disk_offload(net(), folder / f"disk{key}", offload_buffers=buffers,
-                                 preload_module_classes=preload)
+            model = disk_offload(
+                net(),
+                folder / f"disk{key}",
+                offload_buffers=buffers,
+                preload_module_classes=preload,
+            )
             found[f"disk {key}"] = [state_of(model), digest(model(inputs())), state_of(model)]
             assert found[f"cpu {key}"][1] == found[f"disk {key}"][1] == expected
     model, hook = cpu_offload_with_hook(net(), "cpu")
     second, last = cpu_offload_with_hook(torch.nn.Linear(3, 3), "cpu", prev_module_hook=hook)
-    found["with hook"] = [digest(model(inputs())), type(hook.hook).__name__, type(second._hf_hook).__name__]
+    found["with hook"] = [
+        digest(model(inputs())),
+        type(hook.hook).__name__,
+        type(second._hf_hook).__name__,
+    ]
     last.offload()
     last.remove()
     hook.remove()
@@ -212,8 +235,11 @@ def load(folder: Path) -> dict:
                     model = Net().eval()
                 offload_folder = folder / f"offload {key}"
                 load_checkpoint_and_dispatch(
-                    model, str(path), device_map=MAPS.get(device_map, device_map),
-                    dtype=dtype, offload_folder=offload_folder,
+                    model,
+                    str(path),
+                    device_map=MAPS.get(device_map, device_map),
+                    dtype=dtype,
+                    offload_folder=offload_folder,
                     max_memory={"cpu": 700} if device_map in ("auto", "sequential") else None,
                 )
                 answer: dict[str, Any] = {"state": state_of(model)}
@@ -250,13 +276,13 @@ def errors(folder: Path) -> dict:
         "empty": [refusal(load_checkpoint_in_model, net(), str(empty))[0]],
         "two": [refusal(load_checkpoint_in_model, net(), str(two))[0]],
         "nothing": [refusal(load_checkpoint_in_model, net(), str(folder / "not there"))[0]],
-        "no folder": refusal(
-            load_checkpoint_in_model, net(), str(empty), device_map={"": "disk"}),
+        "no folder": refusal(load_checkpoint_in_model, net(), str(empty), device_map={"": "disk"}),
         "loader": refusal(OffloadedWeightsLoader),
         "name": refusal(set_module_tensor_to_device, net().first, "other", "cpu")[0],
         "value": refusal(set_module_tensor_to_device, meta, "first.weight", "cpu"),
         "shape": refusal(
-            set_module_tensor_to_device, meta, "first.weight", "cpu", value=torch.ones(2)),
+            set_module_tensor_to_device, meta, "first.weight", "cpu", value=torch.ones(2)
+        ),
     }
 
 
@@ -301,14 +327,22 @@ def hooks(folder: Path) -> dict:
     assert outputs[-1] == plain
     cast = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2))
     attach_layerwise_casting_hooks(
-        cast, torch.float8_e4m3fn, torch.float32, skip_modules_pattern=("2",))
+        cast, torch.float8_e4m3fn, torch.float32, skip_modules_pattern=("2",)
+    )
     stored = {n: str(p.dtype) for n, p in cast.named_parameters()}
     ran = digest(cast(torch.ones(1, 4)))
     model = net()
     attach_align_device_hook(model, "cpu", offload=True)
     ran_aligned = digest(model(inputs()))
-    return {"calls": calls, "outputs": outputs, "kind": kind, "signature": signature,
-            "stored": stored, "ran": ran, "aligned": [state_of(model), ran_aligned]}
+    return {
+        "calls": calls,
+        "outputs": outputs,
+        "kind": kind,
+        "signature": signature,
+        "stored": stored,
+        "ran": ran,
+        "aligned": [state_of(model), ran_aligned],
+    }
 
 
 def helpers(folder: Path) -> dict:
@@ -338,9 +372,21 @@ def helpers(folder: Path) -> dict:
 
 def all_dtypes() -> dict[str, torch.Tensor]:
     values = torch.arange(6).reshape(2, 3)
-    kinds = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8,
-             torch.int16, torch.int32, torch.int64, torch.bool, torch.complex64,
-             torch.float8_e4m3fn, torch.float8_e5m2)
+    kinds = (
+        torch.float32,
+        torch.float64,
+        torch.float16,
+        torch.bfloat16,
+        torch.int8,
+        torch.uint8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.bool,
+        torch.complex64,
+        torch.float8_e4m3fn,
+        torch.float8_e5m2,
+    )
     return {
         **{f"a.{kind}".replace("torch.", ""): values.to(kind) for kind in kinds},
         "scalar": torch.tensor(2.5),
@@ -359,7 +405,9 @@ def read(folder: Path) -> dict:
     for name, value in all_dtypes().items():
         read = load_offloaded_weight(folder / "dtypes" / f"{name}.dat", index[name])
         assert digest(read) == digest(value), name
-    loader = OffloadedWeightsLoader(save_folder=folder / "dtypes", state_dict={"more": torch.ones(1)})
+    loader = OffloadedWeightsLoader(
+        save_folder=folder / "dtypes", state_dict={"more": torch.ones(1)}
+    )
     assert list(loader) == ["more", *all_dtypes()] and len(loader) == len(all_dtypes()) + 1
     with init_empty_weights():
         model = Net().eval()

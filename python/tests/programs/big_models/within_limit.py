@@ -38,7 +38,9 @@ def empty_model() -> torch.nn.Sequential:
 def weights() -> dict[str, torch.Tensor]:
     rng = torch.Generator().manual_seed(3)
     size = (WIDTH, WIDTH)
-    return {f"{i}.base.weight": torch.randn(size, generator=rng) / WIDTH**0.5 for i in range(LAYERS)}
+    return {
+        f"{i}.base.weight": torch.randn(size, generator=rng) / WIDTH**0.5 for i in range(LAYERS)
+    }
 
 
 def add_adapters(model: torch.nn.Sequential) -> list[torch.nn.Parameter]:

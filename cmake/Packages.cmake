@@ -1,0 +1,50 @@
+# What cpack makes of a build (./dev package): Debian packages of the three
+# components, and one relocatable archive of all. They name the torch release that
+# the libraries need, and contain no torch.
+set(_torch_suffix "")
+set(_torch_needed "This build has no part that needs torch: the program, the core, safetensors files and tokenizers.")
+if(ACCELERATE_WITH_TORCH)
+  set(_torch_suffix "+torch${ACCELERATE_TORCH_VERSION}")
+  set(_torch_needed "Built for torch ${ACCELERATE_TORCH_VERSION}, which no package contains. Make the link /usr/lib/accelerate/torch to the folder of that release: site-packages/torch of a Python, or LibTorch.")
+endif()
+set(CPACK_PACKAGE_NAME accelerate)
+set(CPACK_PACKAGE_VENDOR "The accelerate project")
+set(CPACK_PACKAGE_CONTACT "The accelerate project")
+set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION}${_torch_suffix})
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "Distributed PyTorch training in C++")
+set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
+set(CPACK_GENERATOR DEB TGZ)
+set(CPACK_PROJECT_CONFIG_FILE ${PROJECT_SOURCE_DIR}/cmake/PackagesOfGenerator.cmake)
+set(CPACK_COMPONENTS_ALL runtime development tools)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_VERBATIM_VARIABLES ON)
+set(CPACK_PACKAGE_FILE_NAME
+    ${CPACK_PACKAGE_NAME}-${CPACK_PACKAGE_VERSION}-linux-${CMAKE_SYSTEM_PROCESSOR})
+
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION libs)
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME libaccelerate0)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libaccelerate-dev)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME accelerate-tools)
+set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION utils)
+set(_runtime "libaccelerate0 (= ${CPACK_PACKAGE_VERSION})")
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS ${_runtime})
+# Opened when they are needed: by `accelerate watch` and by the tracker mlflow.
+set(CPACK_DEBIAN_TOOLS_PACKAGE_DEPENDS "${_runtime}, libmicrohttpd12")
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_RECOMMENDS libcurl4)
+# cpack adds the packages of the libraries that these link.
+set(CPACK_ACCELERATE_LIBRARIES)
+foreach(_library IN LISTS _libraries)
+  get_target_property(_folder ${_library} LIBRARY_OUTPUT_DIRECTORY)
+  list(APPEND CPACK_ACCELERATE_LIBRARIES ${_folder}/lib${_library}.so)
+endforeach()
+set(CPACK_ACCELERATE_ARCHITECTURE ${CMAKE_LIBRARY_ARCHITECTURE})
+set(CPACK_ACCELERATE_READELF ${CMAKE_READELF})
+set(CPACK_COMPONENT_RUNTIME_DESCRIPTION "The libraries.\n${_torch_needed}")
+set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION
+    "Headers, and what find_package(accelerate) reads.\n${_torch_needed}")
+set(CPACK_COMPONENT_TOOLS_DESCRIPTION
+    "The program accelerate: launch, watch, doctor, config and others.\n${_torch_needed}")
+include(CPack)
