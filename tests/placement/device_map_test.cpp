@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small models, whose maps are worked out by hand. python/tests/test_device_maps.py
-// compares random models with the original.
+// Small models, whose maps are worked out by hand.
+// python/tests/test_device_maps.py compares random models with the original.
 #include "core/placement/device_map.h"
 
 #include <gmock/gmock.h>

@@ -44,8 +44,8 @@ using ModuleTree = std::vector<TreeModule>;
 /// Throws `UsageError` if an index of a child is outside of the tree.
 ACCELERATE_INTERNAL void check_tree(const ModuleTree& tree);
 
-/// The class of each module by name. A module with several names is listed under
-/// the first.
+/// The class of each module by name. A module with several names is listed
+/// under the first.
 std::vector<std::pair<std::string, std::string>> class_names(
     const ModuleTree& tree);
 
