@@ -41,7 +41,8 @@ def offload_weight(
 
 def _write(path: str, content: Any) -> None:
     try:
-        with _files.written_whole(path) as temporary, open(temporary, "wb") as file:
+        # These files are only needed while the model is in use.
+        with _files.written_whole(path, sync=False) as temporary, open(temporary, "wb") as file:
             file.write(content)
     except OSError as error:
         raise AccelerateError(
