@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
 import os
@@ -290,7 +289,6 @@ def load_checkpoint_in_model(
                     placer.put(name, tensor, torch.float32 if kept else dtype)
                 elif strict:
                     _refuse_differences(model, set(), {name})
-            gc.collect()
         placer.finish()
     unexpected = loaded - names
     if unexpected:

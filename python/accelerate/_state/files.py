@@ -17,9 +17,9 @@ from accelerate.errors import AccelerateError
 
 
 @contextmanager
-def written_whole(path: str | os.PathLike) -> Iterator[str]:
+def written_whole(path: str | os.PathLike, sync: bool = True) -> Iterator[str]:
     """Yields a temporary path next to `path`, which is renamed to `path` at the end of the block.
-    If the block raises, the file is removed."""
+    If the block raises, the file is removed. Without `sync`, a power failure may lose the file."""
     folder, name = os.path.split(os.path.abspath(path))
     handle, temporary = tempfile.mkstemp(prefix=f".{name}.", suffix=".tmp", dir=folder)
     try:
@@ -28,8 +28,9 @@ def written_whole(path: str | os.PathLike) -> Iterator[str]:
         mask = os.umask(0)
         os.umask(mask)
         os.chmod(temporary, 0o666 & ~mask)
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
+        if sync:
+            with open(temporary, "rb") as file:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)

@@ -41,7 +41,8 @@ def offload_weight(
 
 def _write(path: str, content: Any) -> None:
     try:
-        with _files.written_whole(path) as temporary, open(temporary, "wb") as file:
+        # These files are only needed while the model is in use.
+        with _files.written_whole(path, sync=False) as temporary, open(temporary, "wb") as file:
             file.write(content)
     except OSError as error:
         raise AccelerateError(
@@ -68,7 +69,7 @@ def _read(path: str | os.PathLike, info: Mapping[str, Any]) -> torch.Tensor:
             f"[offload] The index describes '{os.fspath(path)}' as {dict(info)}, which is not a "
             "dtype and a shape. Offload the model again"
         )
-    return _C.read_plain_tensor(os.fspath(path), list(info["shape"]), dtype, False)
+    return _C.read_plain_tensor(os.fspath(path), list(info["shape"]), dtype, True)
 
 
 def save_offload_index(index: dict[str, Any] | None, offload_folder: str | os.PathLike) -> None:
@@ -181,7 +182,7 @@ class OffloadedWeightsLoader(Mapping):
         path = info.get("safetensors_file")
         if path is None:
             return _read(os.path.join(self.save_folder or "", f"{key}.dat"), info)
-        tensor = self._files[os.fspath(path)].read(info.get("weight_name", key), False)
+        tensor = self._files[os.fspath(path)].read(info.get("weight_name", key), True)
         dtype = getattr(torch, info["dtype"]) if "dtype" in info else tensor.dtype
         return tensor.to(device="cpu" if self.device is None else self.device, dtype=dtype)
 

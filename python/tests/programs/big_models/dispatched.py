@@ -229,7 +229,7 @@ def load(folder: Path) -> dict:
             # The original cannot read safetensors files to the disk alone.
             if device_map == "disk" and name not in ("bin", "extra"):
                 continue
-            for dtype in (None, "float64", torch.bfloat16):
+            for dtype in (None, "float64", torch.bfloat16) if name == "shards" else (None,):
                 key = f"{name} {device_map} {dtype}"
                 with init_empty_weights():
                     model = Net().eval()
