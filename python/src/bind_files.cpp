@@ -74,30 +74,22 @@ void bind_files(py::module_& module) {
       .def("metadata", &WeightsFile::metadata)
       .def(
           "read",
-          [](const WeightsFile& file, const std::string& name, bool keep) {
+          [](const WeightsFile& file, const std::string& name) {
             const py::gil_scoped_release no_gil;
-            return file.read(
-                name, keep ? ReadMemory::kOwn : ReadMemory::kReused);
+            return file.read(name);
           },
-          py::arg("name"),
-          py::arg("keep"));
+          py::arg("name"));
   module.def(
       "read_plain_tensor",
       [](const std::string& path,
          std::vector<std::int64_t> shape,
-         at::ScalarType dtype,
-         bool keep) {
+         at::ScalarType dtype) {
         const py::gil_scoped_release no_gil;
-        return read_plain_tensor(
-            path,
-            std::move(shape),
-            dtype,
-            keep ? ReadMemory::kOwn : ReadMemory::kReused);
+        return read_plain_tensor(path, std::move(shape), dtype);
       },
       py::arg("path"),
       py::arg("shape"),
-      py::arg("dtype"),
-      py::arg("keep"));
+      py::arg("dtype"));
   module.def("parse_size", &safetensors::parse_size, py::arg("text"));
   module.def("load_tensors", &load_tensors, py::arg("path"));
   module.def("fits_into_files", &fits_into_files, py::arg("tensor"));

@@ -156,7 +156,7 @@ def _tensors_in(path: str) -> Iterator[tuple[str, torch.Tensor]]:
         return
     file = _weights_file(path)
     for name in file.names():
-        yield name, file.read(name, True)
+        yield name, file.read(name)
 
 
 def load_state_dict(

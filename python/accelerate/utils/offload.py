@@ -69,7 +69,7 @@ def _read(path: str | os.PathLike, info: Mapping[str, Any]) -> torch.Tensor:
             f"[offload] The index describes '{os.fspath(path)}' as {dict(info)}, which is not a "
             "dtype and a shape. Offload the model again"
         )
-    return _C.read_plain_tensor(os.fspath(path), list(info["shape"]), dtype, True)
+    return _C.read_plain_tensor(os.fspath(path), list(info["shape"]), dtype)
 
 
 def save_offload_index(index: dict[str, Any] | None, offload_folder: str | os.PathLike) -> None:

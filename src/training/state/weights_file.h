@@ -15,16 +15,6 @@
 
 namespace accelerate {
 
-/// How long the memory of a tensor that was read is used.
-enum class ReadMemory {
-  /// Until the tensor is released. Its memory is then reused for the next one,
-  /// because new memory is slower than the copy itself. At most as much memory
-  /// as the largest tensor takes is kept for this.
-  kReused,
-  /// Like any other tensor.
-  kOwn,
-};
-
 /// A safetensors file that may be truncated or replaced while it is open
 /// (`FileReader`). Only the header is in memory. Safe to use from several
 /// threads.
@@ -39,7 +29,7 @@ class ACCELERATE_INTERNAL WeightsFile {
   const std::vector<std::string>& names() const { return names_; }
   /// Throws `TensorNotFoundError` if there is no such tensor, and what
   /// `FileReader::read` throws.
-  at::Tensor read(const std::string& name, ReadMemory memory) const;
+  at::Tensor read(const std::string& name) const;
 
  private:
   struct Entry {
@@ -60,7 +50,6 @@ class ACCELERATE_INTERNAL WeightsFile {
 ACCELERATE_INTERNAL at::Tensor read_plain_tensor(
     const std::filesystem::path& path,
     std::vector<std::int64_t> shape,
-    c10::ScalarType dtype,
-    ReadMemory memory);
+    c10::ScalarType dtype);
 
 } // namespace accelerate
