@@ -182,7 +182,7 @@ class OffloadedWeightsLoader(Mapping):
         path = info.get("safetensors_file")
         if path is None:
             return _read(os.path.join(self.save_folder or "", f"{key}.dat"), info)
-        tensor = self._files[os.fspath(path)].read(info.get("weight_name", key), True)
+        tensor = self._files[os.fspath(path)].read(info.get("weight_name", key))
         dtype = getattr(torch, info["dtype"]) if "dtype" in info else tensor.dtype
         return tensor.to(device="cpu" if self.device is None else self.device, dtype=dtype)
 
