@@ -28,7 +28,6 @@ namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using ::testing::Pair;
 using ::testing::UnorderedElementsAre;
 
 /// The moment of the checkpoint, which all of its files must share.
@@ -504,8 +503,8 @@ TEST(NumberedCheckpoints, HaveNumbersWithoutLeadingZeros) {
   EXPECT_THAT(
       numbered_checkpoints(folder.path()),
       ElementsAre(
-          Pair(2, folder.path() / "checkpoint_2"),
-          Pair(10, folder.path() / "checkpoint_10")));
+          ::testing::Pair(2, folder.path() / "checkpoint_2"),
+          ::testing::Pair(10, folder.path() / "checkpoint_10")));
 }
 
 TEST(NumberedCheckpoints, MomentsIncludeSavesInProgressButNotOtherJobs) {
