@@ -386,7 +386,7 @@ class Accelerator(Configuration, Processes):
         device_placement: bool | None = None,
         evaluation_mode: bool = False,
     ) -> torch.nn.Module:
-        """Moves the module to its device and synchronises its gradients over processes, unless
+        """Moves the module to its device and synchronises its gradients across processes, unless
         `evaluation_mode` is set. The result has the same class, attributes and names.
         `unwrap_model` returns the original module."""
         prepared = self._prepare_model(model, device_placement, evaluation_mode)

@@ -168,8 +168,8 @@ class _Adapter:
             self._optimizer.register_step_pre_hook(_refuse_own_steps(weakref.ref(self)))
 
     def why_no_slices(self) -> str:
-        """Returns why the optimizer cannot train shards of parameters like whole parameters, or an
-        empty string if it can."""
+        """Returns why the optimizer cannot be applied to shards of parameters, or an empty string
+        if it can."""
         for kind in type(self._optimizer).__mro__:
             if kind.__name__ in _OF_WHOLE_MATRICES:
                 return f"needs whole tensors ({kind.__name__})"

@@ -353,8 +353,8 @@ class GradientState:
 
     @property
     def remainder(self) -> int:
-        """The number of real samples of all processes in the last round of the innermost loop. -1
-        before that round, outside of loops, and if it is unknown."""
+        """The number of real samples of all processes in the last round of the innermost loop. It
+        is -1 before that round, outside of loops, and if it is unknown."""
         return self.active_dataloader.remainder if self.in_dataloader else -1
 
     def __repr__(self) -> str:

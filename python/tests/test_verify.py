@@ -42,7 +42,7 @@ MISTAKES = {
     "raw_optimizer": "The optimizer AdamW trains a prepared model, but was not prepared itself",
     "raw_loader": "The step trains on a batch of a loader that was not prepared",
     "buffer": "the buffer 'mean' on rank 1 differs from rank 0's",
-    "rank_seed": "the module 'noise' computes something else from the same batch on rank 1",
+    "rank_seed": "the module 'noise' computes different values from the same batch on rank 1",
     "adapter": "A tensor of shape [24, 24] is trained, but does not belong to any prepared model",
     "outside": "A tensor of shape [50] is trained, but does not belong to any prepared model",
     "raw_backward": "gradients that accelerator.backward() did not compute",

@@ -313,7 +313,7 @@ TEST(CheckpointFolder, SaysHowToLoadItWithoutPartOfKilledRank) {
       problem,
       HasSubstr(
           ", or delete '" + left.string() + "' and '" + mark.string() +
-          "' to load it without this data"));
+          "' to load this checkpoint without that data"));
   fs::remove(mark);
   EXPECT_THAT(
       missing_shard(target),

@@ -223,7 +223,7 @@ TEST(DifferenceOnSameBatch, NamesTheFirstModule) {
   }
   EXPECT_THAT(
       difference_on_same_batch(run),
-      StartsWith("the module 'noise' computes something else from the same "
+      StartsWith("the module 'noise' computes different values from the same "
                  "batch on rank 1 than on rank 0"));
 }
 

@@ -83,8 +83,8 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"buffer", "the buffer 'mean' on rank 1 differs from rank 0's"},
         Mistake{
             "rank_seed",
-            "computes something else from the same batch on rank 1 than on "
-            "rank 0"},
+            "computes different values from the same batch on rank 1 than "
+            "on rank 0"},
         Mistake{
             "adapter",
             "A tensor of shape [24, 24] is trained, but does not belong to any "

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Creates models that are larger than the memory of one rank. Their weights are
+// Creates models that do not fit into the memory of one rank. Their weights are
 // allocated only when each rank loads its shard.
 #pragma once
 
@@ -58,14 +58,14 @@ struct LoadWeightsOptions {
   bool strict = true;
 };
 
-/// Loads the weights of a module from a safetensors file, an index or a folder
-/// (`safetensors::Checkpoint`), by name, cast to the module's dtypes. Buffers
-/// that are missing in the files keep their values. If the module was created
-/// under `EmptyWeights`, nothing is read before `prepare`. Until then, the
-/// files must exist and be the same on all ranks.
+/// Loads the weights of a module by name from a safetensors file, an index or a
+/// folder (see `safetensors::Checkpoint`). Casts them to the module's dtypes.
+/// Buffers that are missing in the files keep their values. If the module was
+/// created under `EmptyWeights`, nothing is read before `prepare`. Until then,
+/// the files must exist and be the same on all ranks.
 ///
 /// Call it before `prepare`. If tensors do not match, throws a `UsageError`
-/// that names all of them, before it loads any. Also throws the same errors as
+/// that names all of them, and loads nothing. Also throws the same errors as
 /// `safetensors::Checkpoint`.
 ///
 ///     {

@@ -8,9 +8,9 @@
 // has a kernel for it. In all other cases, the operators are composed of torch
 // operators, with the same results up to rounding.
 //
-// There are no second derivatives: a backward pass through a gradient throws
-// `UsageError`. Under autocast, matrix products are computed in the dtype of
-// autocast and everything else in the widest dtype of the arguments.
+// Second derivatives are not supported: a backward pass through a gradient
+// throws `UsageError`. Under autocast, matrix products are computed in the
+// dtype of autocast and everything else in the widest dtype of the arguments.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -104,10 +104,10 @@ ACCELERATE_API at::Tensor linear_gelu_linear(
     const at::Tensor& down,
     Gelu gelu);
 
-/// The normalised rows of `add_dropout_layer_norm`, once for each of two
-/// consumers, for transformers that add the normalised values to the residual.
-/// The backward pass adds the gradients of both. The two tensors share memory,
-/// so do not modify them in place.
+/// The normalised rows of `add_dropout_layer_norm`, returned twice because two
+/// operators use them. This is for transformers that add the normalised values
+/// to the residual. The backward pass adds the gradients of both. The two
+/// tensors share memory, so do not modify them in place.
 ///
 ///     auto [first, second] =
 ///         accelerate::kernels::add_dropout_layer_norm_twice(
@@ -171,13 +171,13 @@ struct PackedAttentionOptions {
   std::optional<double> scale = {};
 };
 
-/// Attention within packed sequences, which are concatenated and attend only to
-/// themselves. Queries are tokens x heads x channels. Keys and values may have
-/// fewer heads, each of which serves a group of consecutive query heads.
-/// `starts` contains the start of each sequence and the end of the last one, on
-/// the device of the queries. `max_length` is an upper bound on their lengths.
-/// Neither is checked on a GPU, because the host would have to wait for the
-/// GPU.
+/// Computes attention within packed sequences. The sequences are concatenated,
+/// and each one attends only to itself. Queries are tokens x heads x channels.
+/// Keys and values may have fewer heads, each of which serves a group of
+/// consecutive query heads. `starts` contains the start of each sequence and
+/// the end of the last one, on the device of the queries. `max_length` is an
+/// upper bound on the lengths of the sequences. Neither is checked on a GPU,
+/// because the host would have to wait for the GPU.
 ///
 /// For 16-bit types on a GPU, uses flash attention without padding if the
 /// number of channels per head is a multiple of 8. Otherwise, uses torch's

@@ -10,10 +10,10 @@
 
 namespace accelerate {
 
-/// During its lifetime, operators of this thread on devices of one kind choose
-/// their precision as in `torch.autocast`. With `Precision::kNo`, they use the
-/// dtypes of their inputs, even inside another guard. Guards may be nested.
-/// Cast weights are cached until the outermost guard is destroyed.
+/// While the guard exists, operators that this thread runs on devices of one
+/// type choose their precision as in `torch.autocast`. With `Precision::kNo`,
+/// they use the dtypes of their inputs, even inside another guard. Guards may
+/// be nested. Cast weights are cached until the outermost guard is destroyed.
 ///
 ///     {
 ///       accelerate::AutocastGuard guard(

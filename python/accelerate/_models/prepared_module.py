@@ -5,10 +5,11 @@ If the engine has nothing to do around calls, as in a single process, this is th
 Otherwise, a prepared module is a second object with the *same* attributes. Both objects share one
 `__dict__`, so parameters, hooks, `train()` and everything else are those of the user's module. The
 type of the prepared module is a subclass of the user's class. All modules of a class share one such
-type. Its `__class__` is the user's class, so code that inspects or replaces `__class__`, or creates
-another module from it, uses the user's class. The engine is stored in a slot outside of `__dict__`.
+type. The `__class__` of a prepared module is the user's class, so code that inspects or replaces
+`__class__`, or creates another module from it, uses the user's class. The engine is stored in a
+slot outside of `__dict__`.
 
-Calls of the user's own object do not use the engine. `unwrap_model` returns this object. As in
+Calls to the user's own object do not use the engine. `unwrap_model` returns this object. As in
 Hugging Face Accelerate, it also computes in mixed precision."""
 
 from __future__ import annotations
@@ -229,8 +230,8 @@ class _Engine:
         self._buffers = [table[name] for table, name in self._buffer_slots]
 
     def _list_members(self) -> None:
-        # Filling an empty slot removes no parameter, and whole parameters beside it are still
-        # trained.
+        # Without sharding, empty tables can be skipped. Adding a parameter to one of them removes
+        # no prepared parameter, so all prepared parameters are still trained.
         self._tables = [
             table
             for owner in self.module.modules()
@@ -340,7 +341,8 @@ class _Engine:
             output = function(*args, **kwargs)
         except BaseException as error:
             forward.abandon()
-            # A compiled submodule reads parameters through their memory.
+            # A compiled submodule reads parameters directly from memory. Sharded parameters do not
+            # support this.
             if _READ_OF_MEMORY in str(error) and self.context.is_spread:
                 if has_compiled_inner(self.module) or "forward" in self.module.__dict__:
                     refuse_compiled()
@@ -386,7 +388,7 @@ class InPlace(_Retyped):
 
     @classmethod
     def _accelerate_type_for(cls, kind: type) -> type:
-        """Returns the type for a module whose class the user replaces."""
+        """Returns the new type of this module after user code sets its `__class__` to `kind`."""
         return kind
 
     def __reduce_ex__(self, protocol: int) -> Any:
@@ -491,8 +493,8 @@ class _DeepSpeedPrepared(_Prepared):
 
     @property
     def config(self) -> Any:
-        """The model's configuration, whose `get` also reads DeepSpeed's. If the model has no
-        configuration, this is DeepSpeed's."""
+        """The model's configuration, whose `get` also reads DeepSpeed's configuration. If the model
+        has no configuration, this is DeepSpeed's configuration."""
         engine = self._accelerate_engine
         own = getattr(engine.module, "config", None)
         if engine.is_inside or hasattr(own, "get"):
@@ -561,8 +563,8 @@ def _run_compiled(prepared: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 class _CompiledForward:
-    """Keeps a compiled `forward` out of the module's attributes. Torch's compiler stores it there,
-    for example if a compiled module is compiled again, and calls would then bypass the engine."""
+    """Intercepts a compiled `forward` that torch's compiler stores in the module's attributes, for
+    example if a compiled module is compiled again. Otherwise, calls would bypass the engine."""
 
     def __get__(self, prepared: Any, owner: type | None = None) -> Any:
         if prepared is None:
@@ -671,13 +673,14 @@ def _type_of(base: type, kind: type, autocast: Autocast | None = None) -> type:
     return made
 
 
-# Maps classes that the user derived from our types to the user's classes that these represent.
+# Maps each class that user code derived from our types to the user's classes that those types
+# represent.
 _made_of: weakref.WeakKeyDictionary[type, list[type]] = weakref.WeakKeyDictionary()
 
 
 class _StandIn:
-    """Base class that precedes the user's metaclass in the metaclass of our types. `class
-    Sub(type(model))` becomes a subclass of the user's class."""
+    """The first base of our types' metaclass. The second base is the user's metaclass. Makes
+    `class Sub(type(model))` a subclass of the user's class."""
 
     def __new__(cls, name: str, bases: tuple, members: dict[str, Any], **kwargs: Any) -> Any:
         if "_accelerate_kind" in members:

@@ -532,7 +532,10 @@ void CheckpointReader::check_shards() const {
                   : " was not fully written. Load another checkpoint",
         names.empty()
             ? ""
-            : str_cat(", or delete ", names, " to load it without this data")));
+            : str_cat(
+                  ", or delete ",
+                  names,
+                  " to load this checkpoint without that data")));
   }
 }
 

@@ -723,7 +723,7 @@ std::vector<Field> sharding_fields() {
        .member = &LaunchConfig::fsdp_use_orig_params,
        .group = kSharding,
        .has_effect = false,
-       .help = "No effect: parameters are always the model's own",
+       .help = "No effect: the model's original parameters are always used",
        .value_name = "true|false",
        .check = check_switch,
        .unset_word = "auto",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// MLflow through its REST interface. A background thread sends, so that no step
-// waits for a server; retries of an unavailable server become less and less
-// frequent.
+// MLflow through its REST interface. A background thread sends the values, so
+// that no step waits for a server. If the server is unavailable, the thread
+// retries less and less often.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -189,7 +189,7 @@ class MlflowTracker : public Tracker {
     }
   }
 
-  /// Reports dropped values, only the first time. This is not an error.
+  /// Reports the first value that cannot be logged. This is not an error.
   void say_once(const std::string& what) {
     if (!std::exchange(has_left_out_, true)) {
       print_line(
@@ -267,8 +267,8 @@ class MlflowTracker : public Tracker {
            !tags_.empty();
   }
 
-  /// Sends one or a few requests without the lock. Returns the error; empty if
-  /// there was none.
+  /// Sends one or a few requests while the lock is released. Returns the error,
+  /// or an empty string.
   std::string attempt(std::unique_lock<std::mutex>& lock, bool is_last) {
     try {
       if (!is_open_) {
@@ -340,8 +340,8 @@ class MlflowTracker : public Tracker {
   }
 
   std::string experiment_id() {
-    // A search by POST requires quoting of names, so try to create the
-    // experiment, and look it up if it exists.
+    // A search by name requires the name to be quoted. Instead, try to create
+    // the experiment. If it exists, look it up in the list of all experiments.
     const auto made =
         post("experiments/create", {{"name", options_.experiment}});
     if (made.status == 200) {

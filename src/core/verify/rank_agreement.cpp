@@ -147,9 +147,9 @@ std::optional<std::string> odd_orders(const std::vector<ProcessRecord>& run) {
         return str_cat(
             "The samplers of ranks 0 and ",
             rank,
-            " return different samples, although prepare() gives each rank its "
-            "part of the same order. Pass a sampler that is not sharded and "
-            "does not depend on the rank");
+            " return different samples, but prepare() expects the same order "
+            "on every rank and divides it. Pass a sampler that is not sharded "
+            "and does not depend on the rank");
       }
     }
   }
@@ -207,7 +207,7 @@ std::string difference_on_same_batch(const std::vector<ProcessRecord>& run) {
     }
     return str_cat(
         where,
-        " computes something else from the same batch on rank ",
+        " computes different values from the same batch on rank ",
         rank,
         " than on rank 0. It uses values that depend on the rank, such as a "
         "generator seeded with the rank, or weights that are not synchronised");

@@ -148,8 +148,8 @@ std::string explain_inverse(int num_merged) {
       "the weights depend on the number of processes. If the loss is divided "
       "by the number of processes, remove this: gradients are averaged "
       "already. If the loss is a sum divided by a constant, such as the batch "
-      "size of one process, the program is right; divide by the size of the "
-      "batch instead to compare it");
+      "size of one process, the program is correct. To compare it, divide by "
+      "the size of the batch instead");
 }
 
 } // namespace

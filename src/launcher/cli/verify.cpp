@@ -210,8 +210,8 @@ int verify_program(
   if (reference_exit != 0 || reference.empty()) {
     return fail_run(
         "in one process",
-        ". There, a batch contains the samples of all processes: let the "
-        "program read its size from the batch",
+        ". There, a batch contains the samples of all processes, so the "
+        "program must read the batch size from the batch",
         reference_exit,
         reference);
   }

@@ -245,9 +245,9 @@ void TensorRanks::check_input(const at::Tensor& input) {
   const auto all = group_.all_gather(own);
   if (!all.eq(own).all().item<bool>()) {
     throw MismatchError(
-        "[forward] Tensor-parallel ranks were given different inputs, but each "
-        "computes only a part of the same batch. Prepare the loader, or give "
-        "these ranks the same samples");
+        "[forward] Tensor-parallel ranks received different inputs, but they "
+        "must process the same batch. Prepare the loader, or give these ranks "
+        "the same samples");
   }
 }
 

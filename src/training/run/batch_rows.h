@@ -20,8 +20,9 @@ class ACCELERATE_INTERNAL BatchRows {
 
   /// The rows of all ranks without repeats (`gather_for_metrics`).
   std::vector<at::Tensor> gather_real(const detail::Leaves& leaves) const;
-  /// How many of `size` rows or objects are real; they come first.
-  /// `are_copies`: they are copies of one value. See `BatchFacts`.
+  /// Returns how many of `size` rows or objects are real. The real ones come
+  /// first. `are_copies` means that all of them are copies of one value. See
+  /// `BatchFacts`.
   int64_t num_real(int64_t size, bool are_copies = false) const;
   /// The message about `BatchFacts::mixes_repeats`, if it applies.
   std::optional<std::string> mixed_repeats(int64_t size) const;

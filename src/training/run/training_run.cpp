@@ -338,8 +338,8 @@ void TrainingRun::backward(
       !context_.step_state->has_forward()) {
     throw UsageError(
         "[backward] No prepared model has been called since the last step, so "
-        "with several processes its gradients would not be synchronised. Call "
-        "the model returned by prepare()");
+        "the gradients of this loss would not be synchronised if there were "
+        "several processes. Call the model returned by prepare()");
   }
   const auto trains_alone = [&] {
     const auto models = context_.living_models();

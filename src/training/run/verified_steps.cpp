@@ -214,7 +214,7 @@ void VerifiedSteps::check_leaves(const at::Tensor& loss) {
           "A tensor of shape ",
           tensor.sizes(),
           " is trained, but does not belong to any prepared model, so its "
-          "gradient is not synchronised. Add it (for example LoRA adapters) to "
+          "gradient is not synchronised. Add tensors such as LoRA adapters to "
           "the model before prepare()"));
     }
   }

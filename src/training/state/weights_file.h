@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the weights of a model that is larger than the memory.
+// Reads the weights of a model that does not fit into memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -14,8 +14,8 @@ namespace {
 constexpr size_t kMostBytes = 1 << 20;
 constexpr size_t kLongestMessage = 2000;
 
-// Workers may create anything there: reading a pipe or a device could block
-// forever.
+// Returns an empty string if `path` is not a regular file. Workers may create
+// anything there, and reading a pipe or a device could block forever.
 std::string read_plain_file(const std::filesystem::path& path) {
   const UniqueFile file(
       open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
