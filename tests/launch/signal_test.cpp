@@ -31,14 +31,18 @@ class Signals : public ::testing::Test {
         "listen.py",
         "import os, signal, sys, time\n"
         "r = os.environ['RANK']\n"
-        "log = open(os.path.join(sys.argv[1], 'log' + r), 'a')\n"
+        "path = os.path.join(sys.argv[1], 'log' + r)\n"
+        "log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n"
+        // One handler may interrupt another one, which `print` does not allow.
+        "def write(text):\n"
+        "    os.write(log, (text + '\\n').encode())\n"
         "def note(n, f):\n"
-        "    print(signal.Signals(n).name, file=log, flush=True)\n"
+        "    write(signal.Signals(n).name)\n"
         "    if n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):\n"
         "        time.sleep(0.3); sys.exit(0)\n"
         "for n in ('USR1', 'USR2', 'WINCH', 'CONT', 'TERM', 'INT', 'HUP'):\n"
         "    signal.signal(getattr(signal, 'SIG' + n), note)\n"
-        "print('ready', file=log, flush=True)\n"
+        "write('ready')\n"
         "while True: time.sleep(0.05)\n");
     std::vector<std::string> command = {
         kProgram, "launch", "--num_processes", "2"};
@@ -314,12 +318,15 @@ class SlowStart : public Signals {
         "slow.py",
         "import os, signal, sys, time\n"
         "folder = sys.argv[1]\n"
-        "log = open(os.path.join(folder, 'log' + os.environ['RANK']), 'a')\n"
+        "path = os.path.join(folder, 'log' + os.environ['RANK'])\n"
+        "log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n"
+        "def write(text):\n"
+        "    os.write(log, (text + '\\n').encode())\n"
         "def note(n, f):\n"
-        "    print(signal.Signals(n).name, file=log, flush=True)\n"
+        "    write(signal.Signals(n).name)\n"
         "    if n == signal.SIGTERM: os._exit(75)\n"
         "signal.signal(signal.SIGWINCH, note)\n"
-        "print('starting', file=log, flush=True)\n"
+        "write('starting')\n"
         "while not os.path.exists(os.path.join(folder, 'go')):\n"
         "    time.sleep(0.02)\n"
         "for name in sys.argv[2].split():\n"
