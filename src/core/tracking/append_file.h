@@ -8,12 +8,14 @@
 #include <string>
 #include <string_view>
 
+#include "core/base/internal.h"
+
 namespace accelerate {
 
 /// Every `write` is one system call, so concurrent readers, and readers after a
 /// kill, find complete pieces, with at most the last one truncated. A piece
 /// that does not fit on the disk is not written at all. Throws `SystemError`.
-class AppendFile {
+class ACCELERATE_INTERNAL AppendFile {
  public:
   /// Creates the file if missing. `cut_line` removes an incomplete last line,
   /// as left by a killed process.
