@@ -181,8 +181,8 @@ def _is_meta(device: Any) -> bool:
 
 
 class AlignDevicesHook(ModelHook):
-    """Runs a module on `execution_device`: moves its inputs there, and with `io_same_device` the
-    output back.
+    """Runs a module on `execution_device`. Moves the inputs to this device and, with
+    `io_same_device`, moves the output back to the device of the inputs.
 
     With `offload`, the module's weights have no memory between calls. They are loaded from
     `weights_map` (by default, a copy on the CPU) before each forward and released after it. Backward

@@ -306,7 +306,9 @@ class _Adapter:
             )
             if OWN not in flat or not self._can_step_with(self._unflattened(names, flat)):
                 raise UsageError(f"{what}. Load it into an optimizer of the same type")
-            _debug.warn(f"{what}. State that the two optimizers do not share is lost", stacklevel=2)
+            _debug.warn(
+                f"{what}. Any state that the two optimizers do not share is lost", stacklevel=2
+            )
         groups = self._optimizer.param_groups
         indices = iter(range(len(names)))
         own = [{names[next(indices)] for _ in group["params"]} for group in groups]

@@ -73,7 +73,7 @@ def check_state(scheduler: Any, shared: dict[str, Any], state: dict[str, Any]) -
     if saved != own:
         _debug.warn(
             f"[load_state] The saved state is of type {saved}, but this scheduler is of type {own}. "
-            "State that the two schedulers do not share is lost",
+            "Any state that the two schedulers do not share is lost",
             stacklevel=2,
         )
 

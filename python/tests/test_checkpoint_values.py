@@ -223,7 +223,7 @@ def test_the_state_of_another_class_without_what_a_step_needs_is_refused(
 def test_the_state_of_a_different_class_with_what_a_step_needs_resumes(tmp_path, saving, loading):
     saved_after_a_step(tmp_path, saving)
     other, model, used, _ = run_of(loading, steps)
-    with pytest.warns(UserWarning, match="State that the two optimizers do not share is lost"):
+    with pytest.warns(UserWarning, match="Any state that the two optimizers do not share is lost"):
         other.load_state(tmp_path / "state")
     before = model.weight.detach().clone()
     other.backward(model(torch.ones(1, 2)).sum())

@@ -153,7 +153,7 @@ def test_dimensions_that_the_engine_does_not_support_are_one_error(tmp_path):
         next(line for line in out.splitlines() if line.startswith("["))
     )
     for name, error in (("tensor", tensor), ("context", context), ("sequence", sequence)):
-        assert error.startswith("ConfigError: [Accelerator] The parallelism sets a")
+        assert error.startswith("ConfigError: [Accelerator] The parallelism configuration sets a")
         assert f"{name} size of 2, which is not supported" in error
     assert "shard size of 2, but nothing is sharded. Pass a FullyShardedData" in shard
     assert "FSDP is enabled but the parallelism config has no dimension" in fsdp

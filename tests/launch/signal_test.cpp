@@ -387,7 +387,7 @@ TEST_F(SlowStart, GetsSignalsAfterARestart) {
 TEST_F(SlowStart, GetsTheRequestToEndOnceItHandlesIt) {
   launch("SIGTERM", "900");
   kill(launcher_, SIGTERM);
-  ASSERT_TRUE(wait_for_words("s for rank 0, 1 to install a SIGTERM handler"));
+  ASSERT_TRUE(wait_for_words("to install a SIGTERM handler (ranks: 0, 1)"));
   folder_.write("go", "");
   EXPECT_EQ(job_->wait(kLimit).exit_code, 75) << job_->err();
   EXPECT_TRUE(each_got_once({"SIGTERM"})) << log(0) << log(1);
@@ -397,7 +397,7 @@ TEST_F(SlowStart, GetsTheRequestToEndOnceItHandlesIt) {
 TEST_F(SlowStart, IsNotEndedBySignalsThatItNeverHandles) {
   launch("SIGCONT", "2");
   send_early(SIGUSR1);
-  EXPECT_TRUE(wait_for_words("dropped SIGUSR1 for rank 0, 1")) << job_->err();
+  EXPECT_TRUE(wait_for_words("dropped SIGUSR1 (ranks: 0, 1)")) << job_->err();
   folder_.write("go", "");
   folder_.write("end", "");
   EXPECT_EQ(job_->wait(kLimit).exit_code, 0) << job_->err();

@@ -223,7 +223,8 @@ class SkipBatchSampler(_OverBatches):
 
 
 class SkipBetween(SkipBatchSampler):
-    """The batches of another batch sampler without `skip_batches` after the first `num_first`."""
+    """The batches of another batch sampler, except for the `skip_batches` batches that follow the
+    first `num_first`."""
 
     def __init__(self, batch_sampler: BatchSampler, num_first: int, skip_batches: int):
         super().__init__(batch_sampler, skip_batches)

@@ -101,8 +101,8 @@ def get_state_dict_from_offload(
     state_dict: dict[str, Any],
     device_to_put_offload: int | str | torch.device | None = "cpu",
 ) -> dict[str, Any]:
-    """Puts the tensors of the module into those entries of `state_dict` that have its name.
-    `module_name` is the name of one of its tensors."""
+    """Replaces the entries of `state_dict` that belong to the module with the module's tensors.
+    `module_name` is the full name of one of the module's own tensors, e.g. `layers.0.weight`."""
     if not has_offloaded_params(module):
         device_to_put_offload = None
     root = module_name.rpartition(".")[0]

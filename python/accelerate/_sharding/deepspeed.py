@@ -359,8 +359,8 @@ def _optimizer_of(plugin: DeepSpeedPlugin, dummy: DummyOptim) -> torch.optim.Opt
     if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
         raise NotImplementedError(
             f"[DeepSpeed] The optimizer {name} is not supported in the configuration. Use Adam, "
-            "AdamW or a class from torch.optim, or create the optimizer in the code and remove the "
-            "section"
+            "AdamW or a class from torch.optim. Otherwise, create the optimizer in the code, and "
+            "remove the section 'optimizer' from the configuration"
         )
     try:
         return kind(dummy.params, **options)
@@ -379,8 +379,9 @@ def _scheduler_of(plugin: DeepSpeedPlugin, dummy: DummyScheduler, driven: Any) -
     kinds = {"WarmupLR": WarmupLR, "WarmupDecayLR": WarmupDecayLR}
     if name not in kinds:
         raise NotImplementedError(
-            f"[DeepSpeed] The scheduler {name} is not supported. Use one of {', '.join(kinds)}, or "
-            "pass lr_scheduler_callable to DummyScheduler and remove the section"
+            f"[DeepSpeed] The scheduler {name} is not supported. Use one of {', '.join(kinds)}. "
+            "Otherwise, pass lr_scheduler_callable to DummyScheduler, and remove the section "
+            "'scheduler' from the configuration"
         )
     try:
         return kinds[name](driven, **options)

@@ -214,8 +214,9 @@ def full_command(words: list[str]) -> list[str]:
 
 
 def run(words: list[str], *, is_quiet: bool = False) -> None:
-    """Runs the program and waits for it. If the program fails, it has printed the reason. Raises
-    `subprocess.CalledProcessError`, or exits if `is_quiet`."""
+    """Runs the program and waits for it. If the program fails, raises
+    `subprocess.CalledProcessError`, or exits if `is_quiet`. The program has already printed the
+    reason."""
     command = full_command(words)
     with subprocess.Popen(command, env=environment()) as process:
         exit_code = _wait(process)

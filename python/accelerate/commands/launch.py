@@ -29,7 +29,8 @@ def launch_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:
 def launch_command(args: argparse.Namespace) -> None:
     """Runs the program and waits for it. `args` is the result of `launch_command_parser()`.
 
-    If the program fails, it has printed the reason. Raises `subprocess.CalledProcessError`.
+    Raises `subprocess.CalledProcessError` if the program fails. The program has already printed the
+    reason.
     """
     _program.refuse_foreign(args)
     is_quiet = bool(getattr(args, "quiet", False))

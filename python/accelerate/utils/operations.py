@@ -127,7 +127,7 @@ def gather(tensor: Any) -> Any:
 
 
 def gather_object(object: Any) -> Any:  # noqa: A002, the original's name
-    """Returns the items of the lists of all processes in one list. On a single process, returns the
+    """Returns the concatenation of the lists of all processes. On a single process, returns the
     list unchanged."""
     if _is_alone():
         return object

@@ -539,8 +539,8 @@ std::vector<Field> parallelism_fields() {
       {.name = "parallelism_config_tp_size",
        .member = &LaunchConfig::parallelism_config_tp_size,
        .group = kParallelism,
-       .help = "Number of processes that divide the layers of one copy of the "
-               "model, on one machine; C++ programs only",
+       .help = "Number of processes that each layer of the model is split "
+               "across (tensor parallelism), on one machine; C++ programs only",
        .value_name = "N",
        .least = 1,
        .most = kMaxProcesses,

@@ -226,7 +226,7 @@ RankReport decode_report(const std::string& text) {
     const int phase = json.at("part").get<int>();
     if (phase < 0 || phase >= static_cast<int>(kNumPhases)) {
       throw DataError(str_cat(
-          "[hang] The report of a rank contains an unknown part: ", phase));
+          "[hang] A rank's report contains an unknown step phase: ", phase));
     }
     report.phase = static_cast<StepPhase>(phase);
     report.waits = json.at("waits").get<bool>();

@@ -65,9 +65,8 @@ void throw_data_error(const char* doing, std::span<const int64_t> samples) {
 void throw_not_portable() {
   throw UsageError(
       "[DataLoader] dispatch_batches does not support batches of this type. "
-      "Return tensors, numbers, strings, containers of these or a struct with "
-      "tensor_fields from the collate function, or set dispatch_batches to "
-      "false");
+      "Set it to false, or write a collate function that returns tensors, "
+      "numbers, strings, containers of these or a struct with tensor_fields");
 }
 
 void throw_not_copyable() {

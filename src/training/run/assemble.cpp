@@ -130,7 +130,7 @@ void refuse_unserved(const MeshSizes& sizes) {
         dimension == MeshDimension::kTensor && has_script_stack();
     if (size > 1 && (is_for_cpp || (served & dimension) == MeshDimension())) {
       throw ConfigError(str_cat(
-          "[Accelerator] The parallelism sets a ",
+          "[Accelerator] The parallelism configuration sets a ",
           name,
           " size of ",
           size,
@@ -155,7 +155,7 @@ Mesh mesh_of(
   refuse_unserved(sizes);
   if (stage == 0 && sizes.shard > 1) {
     throw ConfigError(str_cat(
-        "[Accelerator] The parallelism sets a shard size of ",
+        "[Accelerator] The parallelism configuration sets a shard size of ",
         sizes.shard,
         ", but nothing is sharded. ",
         hint(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configuration files as objects. The program's own code reads and writes them. It accepts the
-files of every version of the original, and has additional keys."""
+"""Configuration files as objects. The program's own code reads and writes them. It accepts files
+from every version of the original, and supports additional keys."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs of Amazon SageMaker, which this package does not submit."""
+"""The questions for Amazon SageMaker jobs, which are not supported."""
 
 from __future__ import annotations
 

@@ -300,10 +300,9 @@ void Supervisor::stop(
         output_.say(str_cat(
             "[launch] waiting up to ",
             std::chrono::duration<double>(grace_).count() / 2,
-            " s for rank ",
+            " s for workers to install a SIGTERM handler (ranks: ",
             ranks,
-            " to install a SIGTERM handler. Send SIGTERM again to stop the job "
-            "immediately"));
+            "). Send SIGTERM again to stop the job immediately"));
       }
     }
     signal_everything(signal, group);
@@ -367,9 +366,9 @@ void Supervisor::deliver_held() {
     output_.say(str_cat(
         "[launch] dropped ",
         signal == SIGUSR1 ? "SIGUSR1" : "SIGUSR2",
-        " for rank ",
+        " (ranks: ",
         ranks,
-        ", because it was not handled within ",
+        "), because it was not handled within ",
         std::chrono::duration<double>(grace_).count() / 2,
         " s. Call should_stop() in the training loop, or install a handler"));
   }
