@@ -194,6 +194,26 @@ TEST(Compare, RecognisesUnequalCounts) {
       verdict.lines[1], HasSubstr("labels: 10 on rank 0, 12 on rank 1"));
 }
 
+// Such as the last batch of an epoch.
+TEST(Compare, RecognisesCountsThatBecomeUnequalLater) {
+  auto run = two(update(1, 9));
+  auto other = reference(update(1, 9));
+  for (auto* process : {&run[0], &run[1], &other}) {
+    process->updates.push_back(process->updates[0]);
+    process->updates[1].gradients.push_back(tensor("bias", 0.5));
+  }
+  // 8 samples with a mean loss of 1, and 2 with a mean of 2.
+  run[0].updates[1].batches[0].num_samples = 8;
+  run[1].updates[1].batches[0].num_samples = 2;
+  run[1].updates[1].batches[0].loss = 2;
+  other.updates[1].batches[0].loss = 1.2;
+  other.updates[1].batches[0].num_samples = 10;
+  other.updates[1].gradients = {tensor("weight", 1.2), tensor("bias", 0.4)};
+  const auto verdict = compare(run, other, 2);
+  EXPECT_EQ(verdict.outcome, Outcome::kDisagrees);
+  EXPECT_THAT(verdict.lines[1], HasSubstr("samples: 8 on rank 0, 2 on rank 1"));
+}
+
 TEST(Compare, DoesNotBlameCountsThatExplainNothing) {
   auto run = two(update(1, 9));
   for (auto& process : run) {

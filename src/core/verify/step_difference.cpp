@@ -232,9 +232,8 @@ Verdict explain(const StepDifference& difference) {
     lines.push_back(explain_inverse(num_merged));
     return {.outcome = Outcome::kNotComparable, .lines = lines};
   }
-  const auto counts = i == 0 && !is_multiple
-                          ? counts_of_means(updates, expected)
-                          : std::nullopt;
+  const auto counts =
+      is_multiple ? std::nullopt : counts_of_means(updates, expected);
   if (counts) {
     add(str_cat(
         "each rank averages its loss over its own count, but the counts "
