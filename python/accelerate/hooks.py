@@ -5,6 +5,7 @@ its device."""
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
@@ -103,6 +104,41 @@ class SequentialHook(ModelHook):
         for hook in self.hooks:
             module = hook.detach_hook(module)
         return module
+
+
+class _Turn:
+    """Lets one thread at a time load the weights of a module, run it and release them. Without this,
+    a thread would release weights that another one still uses. Copies of it are independent."""
+
+    # Longer than any sensible wait, but a thread that never releases must not block others forever.
+    PATIENCE = 600.0
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._holder: int | None = None
+        self._depth = 0
+
+    def begin(self, name: str) -> None:
+        if not self._lock.acquire(timeout=self.PATIENCE):
+            raise RuntimeError(
+                f"[AlignDevicesHook] Another thread has kept the weights of {name} loaded for "
+                f"{self.PATIENCE:.0f} s. Call post_forward after each pre_forward"
+            )
+        self._holder = threading.get_ident()
+        self._depth += 1
+
+    @property
+    def is_mine(self) -> bool:
+        return self._holder == threading.get_ident()
+
+    def end(self) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self._holder = None
+        self._lock.release()
+
+    def __reduce__(self) -> tuple[type, tuple]:
+        return _Turn, ()
 
 
 def _offloading_hooks(module: torch.nn.Module) -> list[AlignDevicesHook]:
@@ -210,6 +246,7 @@ class AlignDevicesHook(ModelHook):
         self.input_device: torch.device | None = None
         # The address of each tied weight before it was offloaded: its key in `tied_params_map`.
         self._tied: dict[str, int] = {}
+        self._turn = _Turn()
         # What `_unload` undoes: keys of saved weights, and of copies in `tied_params_map`.
         self._saved: list[int] = []
         self._shared: list[int] = []
@@ -292,7 +329,8 @@ class AlignDevicesHook(ModelHook):
         )
 
     def _load(self, module: torch.nn.Module) -> None:
-        """Gives the module its weights."""
+        """Gives the module its weights. Other threads wait until `_unload`."""
+        self._turn.begin(type(module).__name__)
         for name, _ in self._offloaded(module):
             owner, last = owner_of(module, name)
             copies = self._copies_of(name)
@@ -329,16 +367,22 @@ class AlignDevicesHook(ModelHook):
         return output
 
     def _unload(self, module: torch.nn.Module) -> None:
-        """Releases the memory of the module's weights. Does nothing if they are not loaded."""
-        for key in self._saved:
-            _saved_weights.forget(key)
-        self._saved.clear()
-        for name, _ in self._offloaded(module):
-            set_module_tensor_to_device(module, name, "meta")
-        for address in self._shared:
-            if self.tied_params_map is not None:
-                self.tied_params_map.get(address, {}).pop(self.execution_device, None)
-        self._shared.clear()
+        """Releases the memory of the module's weights. Does nothing if this thread has not loaded
+        them."""
+        if not self._turn.is_mine:
+            return
+        try:
+            for key in self._saved:
+                _saved_weights.forget(key)
+            self._saved.clear()
+            for name, _ in self._offloaded(module):
+                set_module_tensor_to_device(module, name, "meta")
+            for address in self._shared:
+                if self.tied_params_map is not None:
+                    self.tied_params_map.get(address, {}).pop(self.execution_device, None)
+            self._shared.clear()
+        finally:
+            self._turn.end()
 
     def detach_hook(self, module: torch.nn.Module) -> torch.nn.Module:
         if self.offload:

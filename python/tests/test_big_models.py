@@ -8,6 +8,7 @@ import copy
 import json
 import os
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,38 @@ def test_a_failed_forward_releases_the_weights(tmp_path):
     weight = torch.ones(2, requires_grad=True)
     weight.square().sum().backward()
     assert torch.equal(weight.grad, torch.full((2,), 2.0))
+
+
+def test_threads_share_an_offloaded_model(tmp_path):
+    plain = frozen()
+    inputs = torch.arange(32.0).reshape(4, 8)
+    expected = [plain(row) for row in inputs]
+    model = disk_offload(frozen(), tmp_path)
+
+    def run(row: int) -> list[torch.Tensor]:
+        with torch.no_grad():
+            return [model(inputs[row]) for _ in range(30)]
+
+    with ThreadPoolExecutor(4) as threads:
+        results = list(threads.map(run, range(4)))
+    for row, outputs in enumerate(results):
+        assert all(torch.equal(output, expected[row]) for output in outputs)
+    assert all(parameter.is_meta for parameter in model.parameters())
+
+
+def test_a_folder_of_another_model_is_overwritten(tmp_path):
+    other = frozen()
+    for parameter in other.parameters():
+        parameter.add_(1)
+    x = torch.ones(1, 8)
+    disk_offload(other, tmp_path)
+    assert torch.equal(disk_offload(frozen(), tmp_path)(x), frozen()(x))
+    disk_offload(copy.deepcopy(frozen()), tmp_path)
+    with init_empty_weights():
+        empty = frozen()
+    # A model without values reads what the folder has.
+    model = dispatch_model(empty, {"": "disk"}, main_device="cpu", offload_dir=tmp_path)
+    assert torch.equal(model(x), frozen()(x))
 
 
 def test_copies_and_pickles_run(tmp_path):

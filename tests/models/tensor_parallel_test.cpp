@@ -419,6 +419,7 @@ TEST(TensorParallel, CombinesWithShardingAndAccumulation) {
 // loss that falls by much more.
 TEST(TensorParallel, TrainsMasterWeights) {
   const Family family = families()[2];
+  std::vector<double> norms[2];
   const auto losses_with = [&](int tensor) {
     const auto copies = make(family, tensor);
     std::vector<double> losses;
@@ -436,10 +437,13 @@ TEST(TensorParallel, TrainsMasterWeights) {
       for (int step = 0; step < 10; ++step) {
         const auto loss = net(batch_of(family, 0)).loss;
         accelerator.backward(loss);
+        const auto norm =
+            accelerator.clip_grad_norm_(model->parameters(), kMaxNorm);
         optimizer.step();
         optimizer.zero_grad();
         if (group.rank() == 0) {
           losses.push_back(loss.item().toDouble());
+          norms[tensor - 1].push_back(norm.item().toDouble());
         }
       }
       EXPECT_EQ(model->parameters()[0].scalar_type(), torch::kBFloat16);
@@ -451,6 +455,7 @@ TEST(TensorParallel, TrainsMasterWeights) {
   EXPECT_LT(expected.back(), 0.7 * expected.front());
   for (size_t i = 0; i < expected.size(); ++i) {
     EXPECT_NEAR(ours[i], expected[i], 0.02 * expected.front()) << i;
+    EXPECT_NEAR(norms[1][i], norms[0][i], 0.05 * norms[0][i]) << i;
   }
 }
 
@@ -889,11 +894,11 @@ TEST(TensorParallel, FindsDifferentInputsOfOneGroup) {
 // --- other people's modules --------------------------------------------------
 
 struct NetImpl : torch::nn::Module {
-  NetImpl()
+  explicit NetImpl(int64_t num_classes = 5)
       : words(register_module("words", torch::nn::Embedding(11, 6))),
         up(register_module("up", torch::nn::Linear(6, 8))),
         down(register_module("down", torch::nn::Linear(8, 6))),
-        head(register_module("head", torch::nn::Linear(6, 5))) {}
+        head(register_module("head", torch::nn::Linear(6, num_classes))) {}
   Tensor forward(const Tensor& ids) {
     const auto x = words(ids);
     return head(x + down(torch::tanh(up(x))));
@@ -910,12 +915,14 @@ const TensorPlan kNetPlan = {
     {.modules = "head", .split = kGatheredColumns}};
 
 TEST(TensorParallel, DividesTorchModulesByThePlanOfTheUser) {
-  for (const bool casts : {false, true}) {
+  // Five classes are divided unevenly.
+  for (const auto& [casts, num_classes] :
+       {std::pair(false, 5), std::pair(false, 6), std::pair(true, 5)}) {
     torch::manual_seed(3);
-    Net whole;
+    Net whole(num_classes);
     std::vector<Net> copies;
     for (int rank = 0; rank < 2; ++rank) {
-      Net copy;
+      Net copy(num_classes);
       const torch::NoGradGuard no_grad;
       const auto values = whole->parameters();
       auto own = copy->parameters();
@@ -930,7 +937,7 @@ TEST(TensorParallel, DividesTorchModulesByThePlanOfTheUser) {
     const auto ids = torch::tensor({{1, 10, 5}, {3, 3, 0}});
     const auto expected = whole(ids);
     expected.square().mean().backward();
-    run_ranks(2, [&](ProcessGroup group) {
+    run_ranks(2, [&, casts = casts](ProcessGroup group) {
       AcceleratorOptions options = {
           .cpu = true,
           .parallelism = {.tensor = 2},

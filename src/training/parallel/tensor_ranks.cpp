@@ -113,9 +113,10 @@ struct GatherDivided : torch::autograd::Function<GatherDivided> {
     context->saved_data["count"] = parts.count;
     const auto even =
         at::constant_pad_nd(part, {0, parts.most - parts.count}).contiguous();
-    return at::cat(group.all_gather(even).unbind(), -1)
-        .narrow(-1, 0, length)
-        .contiguous();
+    const auto padded = at::cat(group.all_gather(even).unbind(), -1);
+    // Not a view, which code after the function could not modify in place.
+    return padded.size(-1) == length ? padded
+                                     : padded.narrow(-1, 0, length).clone();
   }
   static tensor_list backward(AutogradContext* context, tensor_list gradients) {
     refuse_second_derivatives();
