@@ -530,12 +530,11 @@ void CheckpointReader::check_shards() const {
         rank,
         is_needed ? " is missing. Load another checkpoint"
                   : " was not fully written. Load another checkpoint",
-        names.empty()
-            ? ""
-            : str_cat(
-                  ", or delete ",
-                  names,
-                  " to load this checkpoint without that data")));
+        names.empty() ? ""
+                      : str_cat(
+                            ", or delete ",
+                            names,
+                            " to load this checkpoint without that data")));
   }
 }
 

@@ -6,7 +6,7 @@
 
 #include "accelerate/error.h"
 #include "core/base/str.h"
-#include "training/parallel/page_allocator.h"
+#include "training/state/page_allocator.h"
 
 namespace accelerate {
 namespace {

@@ -6,6 +6,7 @@
 #include "accelerate/error.h"
 #include "core/base/str.h"
 #include "training/state/file_tensors.h"
+#include "training/state/page_allocator.h"
 
 namespace accelerate {
 namespace {
@@ -25,6 +26,26 @@ std::size_t num_bytes(
     }
   }
   return size;
+}
+
+// Each call of a model allocates and frees its weights.
+at::Tensor new_tensor(
+    const std::vector<std::int64_t>& shape,
+    c10::ScalarType dtype) {
+  const std::size_t size = num_bytes(shape, dtype);
+  if (size < kSmallestPages) {
+    return at::empty(shape, dtype);
+  }
+  return at::empty({0}, dtype)
+      .set_(
+          c10::Storage(
+              c10::Storage::use_byte_size_t(),
+              size,
+              page_allocator().allocate(size),
+              &page_allocator(),
+              /*resizable=*/false),
+          0,
+          shape);
 }
 
 void fill(
@@ -78,7 +99,7 @@ at::Tensor WeightsFile::read(const std::string& name) const {
         entry.dtype_name,
         ", which torch does not support. Write it with another dtype"));
   }
-  auto tensor = at::empty(entry.shape, entry.dtype);
+  auto tensor = new_tensor(entry.shape, entry.dtype);
   fill(reader_, entry.position, tensor);
   return tensor;
 }
@@ -103,7 +124,7 @@ at::Tensor read_plain_tensor(
         size,
         ". Offload the model again"));
   }
-  auto tensor = at::empty(shape, dtype);
+  auto tensor = new_tensor(shape, dtype);
   fill(reader, 0, tensor);
   return tensor;
 }
