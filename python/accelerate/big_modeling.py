@@ -125,20 +125,16 @@ def disk_offload(
     preload_module_classes: list[str] | None = None,
 ) -> torch.nn.Module:
     """Like `cpu_offload`, but keeps the weights in files in `offload_dir`. If the folder has an
-    index and the model has no values (meta device), the existing files are used."""
+    index, its files are used as they are."""
     device = _first_device(model) if execution_device is None else execution_device
-    _write_weights(offload_dir, model.state_dict())
+    if not _has_index(offload_dir):
+        offload_state_dict(offload_dir, model.state_dict())
     weights = OffloadedWeightsLoader(save_folder=offload_dir)
     return _offload_all(model, device, offload_buffers, weights, preload_module_classes)
 
 
-def _write_weights(folder: str | os.PathLike, tensors: dict[str, torch.Tensor]) -> None:
-    """Writes the tensors to the offload folder. If the folder already has files and a tensor has no
-    values, uses these files. The values of a model replace older files, which may belong to another
-    model with the same names."""
-    has_values = not any(tensor.is_meta for tensor in tensors.values())
-    if (tensors and has_values) or not os.path.isfile(os.path.join(folder, "index.json")):
-        offload_state_dict(folder, tensors)
+def _has_index(folder: str | os.PathLike) -> bool:
+    return os.path.isfile(os.path.join(folder, "index.json"))
 
 
 def _offload_all(
@@ -247,10 +243,11 @@ def _weights_for(
                 "We need an `offload_dir` to dispatch this model according to this `device_map`, "
                 f"the following submodules need to be offloaded: {', '.join(on_disk)}."
             )
-        state = model.state_dict()
-        is_whole = "" in on_disk
-        tensors = state if is_whole else extract_submodules_state_dict(state, on_disk)
-        _write_weights(offload_dir, tensors)
+        if not _has_index(offload_dir):
+            state = model.state_dict()
+            is_whole = "" in on_disk
+            tensors = state if is_whole else extract_submodules_state_dict(state, on_disk)
+            offload_state_dict(offload_dir, tensors)
     folder = offload_dir if on_disk else None
     if state_dict is None and folder is None and offload_index is None:
         return None

