@@ -499,15 +499,15 @@ std::vector<HeldGradients> TrainingRun::held_gradients(
       }
     }
     auto* engine = models[i]->engine.get();
-    const bool is_whole =
-        std::none_of(own.begin(), own.end(), [&](const auto& parameter) {
-          return engine->tensor_layout(parameter).divided_along() !=
-                 MeshDimension();
-        });
+    const auto is_divided = [&](const at::Tensor& parameter) {
+      return engine->tensor_layout(parameter).divided_along() !=
+             MeshDimension();
+    };
     // Other optimizers apply no factor. Code that reads gradients before the
     // step must see them clipped. Norms of divided gradients are added up over
     // ranks below.
-    auto gradients = is_whole && is_trained_with_copies(own, *engine)
+    auto gradients = is_trained_with_copies(own, *engine) &&
+                             std::none_of(own.begin(), own.end(), is_divided)
                          ? engine->kept_gradients(own)
                          : std::vector<at::Tensor>();
     if (!gradients.empty()) {
