@@ -62,7 +62,7 @@ struct NetImpl : torch::nn::Module {
     x = frozen(torch::dropout(x, 0.1, is_training()));
     if (mistake == "buffer") {
       const torch::NoGradGuard no_grad;
-      mean.mul_(0.9).add_(x.detach().mean({0, 1}), 0.1);
+      mean.mul_(0.9).add_(x.detach().mean(at::IntArrayRef({0, 1})), 0.1);
     }
     x = x - mean;
     if (noise.defined()) {
