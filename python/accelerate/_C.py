@@ -13,7 +13,7 @@ from types import ModuleType
 import torch  # Imported first, because the engine uses libraries that torch loads.
 
 _PACKAGE = sys.modules[__name__.partition(".")[0]]
-# An editable installation has two folders: the source tree, and the compiled files.
+# An editable installation has two folders, one with the sources and one with the compiled files.
 _FOLDERS = [os.path.join(path, "_engines") for path in _PACKAGE.__path__]
 
 
@@ -41,8 +41,8 @@ def _load() -> ModuleType:
         if not supported:
             running = ".".join(map(str, sys.version_info[:2]))
             raise _refuse(
-                f"was installed for a different version of Python than {running}. Use that "
-                f"version, or install accelerate again with {sys.executable} -m pip"
+                f"was installed for a version of Python other than {running}. Run the version for "
+                f"which it was installed, or install accelerate again with {sys.executable} -m pip"
             )
         raise _refuse(
             f"supports torch {supported}, but torch {torch.__version__} is installed. Install a "

@@ -58,7 +58,7 @@ def _table() -> dict[str, _Names]:
 
 
 def names_of(module: str) -> list[str]:
-    """Returns the sorted names that the original's module of this name exports."""
+    """Returns the names that the original's module of this name exports, sorted."""
     names = _table()[module]
     return sorted([*names.own, *names.passed_on])
 
@@ -99,7 +99,7 @@ def _placeholder(module: str, name: str, kind: str) -> Any:
     return (_ValuePlaceholder if kind == "value" else Placeholder)(module, name)
 
 
-# The names to use instead of unsupported ones, by a part of the unsupported name's path.
+# What to use instead of unsupported names, by a part of the unsupported name's path.
 _INSTEAD = {
     "fp8": "Use mixed_precision='bf16'. ",
     "transformer_engine": "Use mixed_precision='bf16'. ",

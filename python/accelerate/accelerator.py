@@ -111,7 +111,7 @@ class Accelerator(Configuration, Processes):
     argument raises an error that names it. See docs/guide_python.md.
     """
 
-    # The original's private names, which libraries use.
+    # Private names of the original that libraries use.
     _models = DelegatedAttribute("_context", "models")
     _optimizers = DelegatedAttribute("_context", "optimizers")
     _schedulers = DelegatedAttribute("_context", "schedulers")
@@ -527,7 +527,7 @@ class Accelerator(Configuration, Processes):
         device_placement: bool | None = None,
         slice_fn_for_dispatch: Callable | None = None,
     ) -> torch.utils.data.DataLoader:
-        """Returns a loader for this process's share of the data. C++ determines the share."""
+        """Returns a loader for this process's share of the data, which C++ determines."""
         # Imported when needed, because not every program prepares loaders.
         from accelerate.data_loader import prepare_data_loader
 
@@ -701,8 +701,8 @@ class Accelerator(Configuration, Processes):
         gradients until all have finished, and then receive the weights of the others.
         `even_batches` overrides whether loaders complete the last batches during the block. If they
         do, a model that cannot be joined (because it is sharded, or uses `static_graph`) trains as
-        it would without the block. Otherwise, such a model causes an error, as does anything that
-        is not a list of prepared models. On a single process, nothing is checked."""
+        it would without the block. Otherwise, such a model causes an error, as does any argument
+        other than a list of prepared models. On a single process, nothing is checked."""
         # Imported when needed, because few programs use it.
         from accelerate._run.uneven_inputs import join
 
@@ -1007,7 +1007,7 @@ def _is_scheduler(obj: Any) -> bool:
 
 
 def _contexts(models: Iterable[Any]) -> list[_C.ModelContext]:
-    # Modules that were not prepared have no gradients to hold back.
+    # Gradients of modules that were not prepared are never synchronised.
     return [context for model in models if (context := context_of(model)) is not None]
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that are larger than a device: created without memory, distributed over devices, the CPU
-and the disk, and loaded when they run."""
+"""Models that are larger than a device. They are created without memory, distributed over devices,
+the CPU and the disk, and loaded when they run."""
 
 from __future__ import annotations
 
@@ -48,24 +48,25 @@ DeviceMap = dict[str, Any]
 
 @contextmanager
 def init_empty_weights(include_buffers: bool | None = None) -> Iterator[None]:
-    """Modules created inside have parameters without memory (on the meta device). With
-    `include_buffers` this also applies to buffers. The default is the variable
-    ACCELERATE_INIT_INCLUDE_BUFFERS."""
+    """Modules that are created inside the block have parameters without memory (on the meta
+    device). With `include_buffers`, this also applies to buffers. The default of `include_buffers`
+    comes from the environment variable ACCELERATE_INIT_INCLUDE_BUFFERS."""
     with init_on_device(torch.device("meta"), include_buffers):
         yield
 
 
 @contextmanager
 def init_on_device(device: torch.device, include_buffers: bool | None = None) -> Iterator[None]:
-    """Modules created inside have their parameters on the device. With `include_buffers`, this
-    applies to every new tensor."""
+    """Modules that are created inside the block have their parameters on the device. With
+    `include_buffers`, every new tensor is on the device."""
     if include_buffers is None:
         include_buffers = parse_flag_from_env("ACCELERATE_INIT_INCLUDE_BUFFERS")
     if include_buffers:
         with device:
             yield
         return
-    # Inner blocks and libraries may also have replaced this method. Each restores the one it found.
+    # Inner blocks and libraries may also replace this method. Each of them restores the method that
+    # it found.
     register = torch.nn.Module.register_parameter
 
     def register_on_device(
@@ -108,9 +109,9 @@ def cpu_offload(
     state_dict: dict[str, torch.Tensor] | None = None,
     preload_module_classes: list[str] | None = None,
 ) -> torch.nn.Module:
-    """Keeps all weights on the CPU, in `state_dict`. Each module loads its own to `execution_device`
-    (default: that of the first parameter) when it runs, and releases them afterwards. Returns the
-    model."""
+    """Keeps all weights on the CPU, in `state_dict`. When a module runs, it loads its own weights
+    onto `execution_device` (default: the device of the first parameter) and releases them
+    afterwards. Returns the model."""
     device = _first_device(model) if execution_device is None else execution_device
     if state_dict is None:
         state_dict = {name: tensor.to("cpu") for name, tensor in model.state_dict().items()}
@@ -184,12 +185,14 @@ def dispatch_model(
     preload_module_classes: list[str] | None = None,
     force_hooks: bool = False,
 ) -> torch.nn.Module:
-    """Puts each module on its device of `device_map` and returns the model. Modules on "cpu" and
-    "disk" run on `main_device`: the first other device of the map, or else the CPU.
+    """Puts each module on its device in `device_map` and returns the model. Modules on "cpu" and
+    "disk" run on `main_device`, which defaults to the first other device in the map, or else to the
+    CPU.
 
-    Weights on "disk" are in `offload_dir`, where they are written if it has no index, or are
-    described by `offload_index`. `state_dict` has the weights of modules on "cpu". A map with only
-    one device just moves the model there, except with `force_hooks`."""
+    Weights on "disk" are either described by `offload_index` or stored in `offload_dir`. They are
+    written to this folder if it has no index. `state_dict` contains the weights of modules on
+    "cpu". If the map has only one device, the model is just moved to this device, unless
+    `force_hooks` is set."""
     check_device_map(model, device_map)
     devices = list(dict.fromkeys(device_map.values()))
     if len(devices) > 1 or "disk" in devices or force_hooks:
@@ -240,8 +243,8 @@ def _weights_for(
     if on_disk and offload_index is None:
         if offload_dir is None:
             raise ValueError(
-                "We need an `offload_dir` to dispatch this model according to this `device_map`, "
-                f"the following submodules need to be offloaded: {', '.join(on_disk)}."
+                "Dispatching this model needs an `offload_dir`, because this `device_map` offloads the "
+                f"following submodules to disk: {', '.join(on_disk)}. Pass one."
             )
         if not _has_index(offload_dir):
             state = model.state_dict()
@@ -262,7 +265,7 @@ def _weights_for(
 def _copies_of_tied(
     model: torch.nn.Module, tied: list[list[str]]
 ) -> dict[int, dict[torch.device, torch.Tensor]]:
-    """For each tied parameter by its address, its copies on devices: none yet."""
+    """Returns an empty map from devices to copies for each tied parameter, by its address."""
     parameters = (recursive_getattr(model, name) for group in tied for name in group)
     return {p.data_ptr(): {} for p in parameters if p.device.type != "meta"}
 
@@ -304,9 +307,10 @@ def load_checkpoint_and_dispatch(
 ) -> torch.nn.Module:
     """Loads a checkpoint (`load_checkpoint_in_model`) and dispatches the model (`dispatch_model`).
 
-    `device_map` is a map, or how to make one (`infer_auto_device_map`): "auto" and "balanced"
-    distribute the model evenly over the accelerators, "balanced_low_0" leaves most of the first one
-    free, and "sequential" fills one after the other. Without it, the model is only loaded."""
+    `device_map` is a map, or a string that says how to create one with `infer_auto_device_map`:
+    "auto" and "balanced" distribute the model evenly over the accelerators, "balanced_low_0" leaves
+    most of the first one free, and "sequential" fills one accelerator after another. Without
+    `device_map`, the model is only loaded."""
     if isinstance(device_map, str):
         if device_map not in _STRATEGIES:
             raise ValueError(
@@ -364,9 +368,9 @@ def attach_layerwise_casting_hooks(
     skip_modules_classes: tuple[type[torch.nn.Module], ...] | None = None,
     non_blocking: bool = False,
 ) -> None:
-    """Keeps linear and convolution layers in `storage_dtype`, such as fp8, and converts each to
-    `compute_dtype` while it runs. Leaves out modules of these classes, and those whose name contains
-    one of these regular expressions."""
+    """Keeps linear and convolution layers in `storage_dtype`, such as fp8, and converts each layer
+    to `compute_dtype` while it runs. Skips modules of the classes in `skip_modules_classes`, and
+    modules whose name matches a regular expression in `skip_modules_pattern`."""
     patterns = skip_modules_pattern or ()
     if isinstance(patterns, str):
         patterns = (patterns,)

@@ -69,7 +69,7 @@ def problem_with(
     folder: Path, num_models: int, num_optimizers: int, num_schedulers: int, num_custom: int
 ) -> str:
     """Returns why a run with these numbers of objects cannot load the folder, or an empty string if
-    it can. The layout has no checksums, but files of `torch.save` have some."""
+    it can. The layout has no checksums, but files that `torch.save` writes contain some."""
     needed = [_custom_name(i) for i in range(num_custom)]
     needed += [_numbered(OPTIMIZER_NAME, i, "bin") for i in range(num_optimizers)]
     needed += [_numbered(SCHEDULER_NAME, i, "bin") for i in range(num_schedulers)]
@@ -91,7 +91,8 @@ def problem_with(
 
 
 def _is_intact(path: Path) -> bool:
-    """False if a file of `torch.save` was truncated or changed. Plain pickles are not checked."""
+    """False if a file that `torch.save` wrote was truncated or changed. Plain pickles are not
+    checked."""
     with open(path, "rb") as file:
         start = file.read(2)
     if start != b"PK":
@@ -177,7 +178,8 @@ def load_accelerator_state(
 ) -> dict[str, Any]:
     """Loads a checkpoint that the original or `save_accelerator_state` has written. Reads
     everything before it changes anything. Reading pickles runs no code, unless `load_kwargs`
-    request it. Returns `step`, if the generators of this process were saved."""
+    request it. Returns the saved `step` if the checkpoint contains the generators of this
+    process."""
     put = _read_accelerator_state(
         input_dir,
         models,

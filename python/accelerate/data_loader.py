@@ -56,12 +56,12 @@ def prepare_data_loader(
 ) -> DataLoader:
     """Returns a loader with the settings of `dataloader` that yields this process's batches.
 
-    `split_batches` splits each batch into one share per process, instead of one batch for each.
-    With `dispatch_batches`, process 0 reads for all processes. None enables this only for iterable
-    datasets that are moved to a device. `even_batches` completes the last batches with samples from
-    the beginning, so that all processes get the same number of batches. With
-    `use_seedable_sampler`, the order depends only on `data_seed` and the epoch. Process 0's seed is
-    used, so all processes must prepare such a loader together.
+    With `split_batches`, each batch is split into one share per process. Otherwise, each process
+    gets whole batches. With `dispatch_batches`, process 0 reads for all processes. None enables
+    this only for iterable datasets that are moved to a device. `even_batches` completes the last
+    batches with samples from the beginning, so that all processes get the same number of batches.
+    With `use_seedable_sampler`, the order depends only on `data_seed` and the epoch. Process 0's
+    seed is used, so all processes must prepare such a loader together.
 
     A subclass of `DataLoader` is rebuilt from its settings, and the object's attributes are copied.
     Its own `__iter__` is not used, and a warning says so.
@@ -90,7 +90,7 @@ def prepare_data_loader(
     if use_seedable_sampler and isinstance(sampler, RandomSampler):
         sampler = _seedable(sampler, data_seed)
     if isinstance(sampler, SeedableRandomSampler):
-        # Shards of different orders would miss samples.
+        # If processes had different orders, their shards would miss samples.
         (sampler.initial_seed,) = broadcast_object_list([sampler.initial_seed])
     settings = kept_settings(dataloader)
     synchronized_generator = None
@@ -285,7 +285,8 @@ def skip_first_batches(dataloader: DataLoader, num_batches: int = 0) -> DataLoad
         is_dispatcher = isinstance(dataloader, DataLoaderDispatcher)
         per_turn = dataloader._num_per_turn if is_dispatcher else 1
         if is_dispatcher and num_batches > 0 and dataloader._fills_up:
-            # Read the first batches of the epoch, because they complete the last one.
+            # Read the first batches of the epoch too, because their samples complete the last
+            # batch.
             num_skipped = num_read + num_batches - 1
             num_read = 1
             settings[name] = SkipBetween(batches, per_turn, num_skipped * per_turn)

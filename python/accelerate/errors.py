@@ -10,7 +10,7 @@ class AccelerateError(RuntimeError):
 
 
 class ConfigError(AccelerateError, ValueError):
-    """Environment variables, files or options that are missing, malformed or contradictory."""
+    """Environment variables, files or options are missing, malformed or contradictory."""
 
 
 class UsageError(AccelerateError, ValueError):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks around the forward of modules. They load weights when a module runs, and move its inputs to
-its device."""
+"""Hooks around the `forward` of modules. They load a module's weights when it runs, and move its
+inputs to its device."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _REPLACED = ("to", "cuda", "npu", "xpu", "mlu", "sdaa", "musa")
 
 
 def _not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiled modules call the function without compiling it."""
+    """Returns the function in a form that compiled modules call without compiling it."""
 
     # `torch.compiler.disable` imports the compiler, which takes seconds.
     @functools.cache
@@ -51,19 +51,19 @@ def _not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class ModelHook:
-    """A hook around the forward of the module that it is attached to. With `no_grad`, the forward
+    """A hook around the `forward` of the module that it is attached to. With `no_grad`, `forward`
     runs without gradients."""
 
     no_grad = False
 
     def init_hook(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Called when the hook is attached; returns the module."""
+        """Called when the hook is attached. Returns the module."""
         return module
 
     def pre_forward(
         self, module: torch.nn.Module, *args: Any, **kwargs: Any
     ) -> tuple[tuple, dict[str, Any]]:
-        """Returns the arguments of the forward."""
+        """Returns the arguments for `forward`."""
         return args, kwargs
 
     def post_forward(self, module: torch.nn.Module, output: Any) -> Any:
@@ -71,7 +71,7 @@ class ModelHook:
         return output
 
     def detach_hook(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Called when the hook is detached; returns the module."""
+        """Called when the hook is detached. Returns the module."""
         return module
 
 
@@ -107,10 +107,12 @@ class SequentialHook(ModelHook):
 
 
 class _Turn:
-    """Lets one thread at a time load the weights of a module, run it and release them. Without this,
-    a thread would release weights that another one still uses. Copies of it are independent."""
+    """Lets one thread at a time load the weights of a module, run it and release them. Otherwise, a
+    thread would release weights that another thread still uses. Copies of a `_Turn` are
+    independent."""
 
-    # Longer than any sensible wait, but a thread that never releases must not block others forever.
+    # The time limit in seconds is longer than any sensible wait. A thread that never releases
+    # weights must not block the others forever.
     PATIENCE = 600.0
 
     def __init__(self) -> None:
@@ -142,7 +144,7 @@ class _Turn:
 
 
 def _offloading_hooks(module: torch.nn.Module) -> list[AlignDevicesHook]:
-    """The hooks that load the module's weights when it runs."""
+    """Returns the hooks that load the module's weights when it runs."""
     hook = getattr(module, "_hf_hook", None)
     hooks = hook.hooks if isinstance(hook, SequentialHook) else (hook,)
     return [each for each in hooks if isinstance(each, AlignDevicesHook) and each.offload]
@@ -159,7 +161,7 @@ def _forward_with_hook(module: torch.nn.Module, *args: Any, **kwargs: Any) -> An
         ):
             output = module._old_forward(*args, **kwargs)
     except BaseException:
-        # The program may continue. It must not keep the memory of this module's weights.
+        # The program may continue, so release the memory of this module's weights.
         for each in loading:
             each._unload(module)
         raise
@@ -169,8 +171,8 @@ def _forward_with_hook(module: torch.nn.Module, *args: Any, **kwargs: Any) -> An
 def add_hook_to_module(
     module: torch.nn.Module, hook: ModelHook, append: bool = False
 ) -> torch.nn.Module:
-    """Attaches the hook to the module, in place of its current hook or with `append` after it.
-    Returns the module. `remove_hook_from_module` undoes it."""
+    """Attaches the hook to the module and returns the module. The hook replaces the module's
+    current hook, or with `append` runs after it. `remove_hook_from_module` detaches it."""
     if append and getattr(module, "_hf_hook", None) is not None:
         current = module._hf_hook
         remove_hook_from_module(module)
@@ -185,7 +187,7 @@ def add_hook_to_module(
 
 
 def _set_forward(module: torch.nn.Module, forward: Any) -> None:
-    # A traced module uses its class's forward.
+    # A traced module uses the `forward` of its class.
     is_traced = "GraphModuleImpl" in str(type(module))
     (module.__class__ if is_traced else module).forward = forward
 
@@ -221,8 +223,8 @@ class AlignDevicesHook(ModelHook):
     `io_same_device`, moves the output back to the device of the inputs.
 
     With `offload`, the module's weights have no memory between calls. They are loaded from
-    `weights_map` (by default, a copy on the CPU) before each forward and released after it. Backward
-    loads them again. With `place_submodules`, this applies to all submodules too."""
+    `weights_map` (by default, a copy on the CPU) before each call and released after it. The
+    backward pass loads them again. With `place_submodules`, this also applies to all submodules."""
 
     def __init__(
         self,
@@ -244,10 +246,11 @@ class AlignDevicesHook(ModelHook):
         self.skip_keys = skip_keys
         self.tied_params_map = tied_params_map
         self.input_device: torch.device | None = None
-        # The address of each tied weight before it was offloaded: its key in `tied_params_map`.
+        # The address of each tied weight before it was offloaded, which is its key in
+        # `tied_params_map`.
         self._tied: dict[str, int] = {}
         self._turn = _Turn()
-        # What `_unload` undoes: keys of saved weights, and of copies in `tied_params_map`.
+        # What `_unload` removes: keys of saved weights, and of copies in `tied_params_map`.
         self._saved: list[int] = []
         self._shared: list[int] = []
 
@@ -350,7 +353,8 @@ class AlignDevicesHook(ModelHook):
                 self._shared.append(self._tied[name])
 
     def _copies_of(self, name: str) -> dict[Any, torch.Tensor]:
-        """While this module runs, modules inside that share the weight use the same copy."""
+        """Returns the weight's copies by device. While this module runs, inner modules that share
+        the weight use the same copy."""
         if name not in self._tied or self.tied_params_map is None:
             return {}
         return self.tied_params_map.setdefault(self._tied[name], {})
@@ -400,8 +404,8 @@ def attach_execution_device_hook(
     preload_module_classes: list[str] | None = None,
     tied_params_map: TiedParameters | None = None,
 ) -> None:
-    """Attaches hooks that move the inputs of the module and its submodules to the device. Modules
-    without state, or with a hook, are left out. Does not go into modules of
+    """Attaches hooks that move the inputs of the module and its submodules to the device. Skips
+    modules without state, modules that already have a hook, and submodules of modules in
     `preload_module_classes`."""
     if not hasattr(module, "_hf_hook") and len(module.state_dict()) > 0:
         hook = AlignDevicesHook(
@@ -433,9 +437,9 @@ def attach_align_device_hook(
 ) -> None:
     """Attaches an `AlignDevicesHook` to each submodule with parameters or buffers of its own.
 
-    Modules of `preload_module_classes` load the weights of all their submodules when they run. This
-    is for modules that use weights of submodules without calling them. `module_name` is the name of
-    the module in `weights_map`."""
+    Modules of `preload_module_classes` load the weights of all their submodules when they run. Use
+    it for modules that use weights of submodules without calling the submodules. `module_name` is
+    the name of the module in `weights_map`."""
     loads_submodules = offload and module.__class__.__name__ in (preload_module_classes or ())
     if loads_submodules or any(True for _ in named_module_tensors(module)):
         own_weights = weights_map
@@ -478,9 +482,9 @@ def attach_align_device_hook_on_blocks(
     preload_module_classes: list[str] | None = None,
     tied_params_map: TiedParameters | None = None,
 ) -> None:
-    """Attaches hooks to the modules named in `execution_device` and `offload`, which are maps by the
-    names of modules, or one value for all modules. The hook of the whole model returns the output to
-    the device of the input."""
+    """Attaches hooks to the modules that are named in `execution_device` and `offload`. These
+    arguments map names of modules to values, or are one value for all modules. The hook of the
+    whole model returns the output to the device of the input."""
     common = {"skip_keys": skip_keys, "tied_params_map": tied_params_map}
     if not isinstance(execution_device, Mapping) and not isinstance(offload, Mapping):
         if offload:
@@ -555,9 +559,9 @@ def attach_align_device_hook_on_blocks(
 
 
 class CpuOffload(ModelHook):
-    """Keeps a whole model on the CPU until its forward runs, then moves it to `execution_device`
-    (default: the run's kind of device), where it stays. Before that, the model of
-    `prev_module_hook` returns to the CPU."""
+    """Keeps a whole model on the CPU until its `forward` runs, and then moves it to
+    `execution_device` (default: the run's kind of device), where it stays. The model of
+    `prev_module_hook` is moved back to the CPU first."""
 
     def __init__(
         self,
@@ -608,7 +612,7 @@ class UserCpuOffloadHook:
 
 
 class LayerwiseCastingHook(ModelHook):
-    """Keeps a module in `storage_dtype` and runs its forward in `compute_dtype`."""
+    """Keeps a module in `storage_dtype` and runs its `forward` in `compute_dtype`."""
 
     _is_stateful = False
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fused operators for custom modules. In torch, they would take several passes over memory.
+"""Fused operators for custom modules. With torch's own operators, these computations take several
+passes over memory.
 
-All of them have first derivatives. If the package was built with a CUDA compiler, NVIDIA GPUs run
-its own kernels. On other devices, the operators are composed of torch operators, with the same
+All of them support first derivatives. If the package was built with a CUDA compiler, NVIDIA GPUs
+run its own kernels. On other devices, the operators are composed of torch operators, with the same
 results up to rounding. Sums and statistics are computed in float32 (float64 for float64 input).
 Weights and inputs must have the same dtype, so cast them first inside `autocast`.
 
@@ -47,7 +48,7 @@ __all__ = [
 
 
 def has_kernels(device: torch.device | str) -> bool:
-    """Whether such a device runs the package's own kernels."""
+    """Whether this device runs the package's own kernels."""
     return torch.device(device).type == "cuda" and torch._C._dispatch_has_kernel_for_dispatch_key(
         "accelerate::_add_norm_forward", "CUDA"
     )
@@ -109,8 +110,9 @@ def add_dropout_layer_norm_twice(
     p: float = 0.0,
     eps: float = 1e-5,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the layer norm of `add_dropout_layer_norm` twice, for two consumers. The backward
-    pass adds their gradients. The two tensors share memory, so do not modify them in place."""
+    """Like `add_dropout_layer_norm`, but returns the layer norm twice, for two consumers. The
+    backward pass adds their gradients. The two tensors share memory, so do not modify them in
+    place."""
     return torch.ops.accelerate.add_dropout_layer_norm_twice(
         residual, branch, branch_bias, weight, bias, p, eps
     )
@@ -124,7 +126,8 @@ def embedding(
     if padding_idx is not None:
         if not -weight.shape[0] <= padding_idx < weight.shape[0]:
             raise ValueError(
-                f"[embedding] padding_idx is {padding_idx}, but weight has {weight.shape[0]} rows"
+                f"[embedding] padding_idx is {padding_idx}, but weight has {weight.shape[0]} rows. "
+                "Pass the index of a row"
             )
         padding_idx %= weight.shape[0]
     return torch.ops.accelerate.embedding(weight, ids, padding_idx)

@@ -61,7 +61,8 @@ def notebook_launcher(
     num_all = _resolve_num_processes(num_processes, num_gpus) * num_nodes
     if num_all == 1:
         print(f"Launching training on {'one GPU' if num_gpus else 'CPU'}.", flush=True)
-        # An `Accelerator` that this process creates reads it. The default keeps the user's value.
+        # An `Accelerator` that this process creates reads this variable. The default keeps the
+        # user's value.
         from . import _C
 
         chosen = {} if precision == "no" else {_C.variables.MIXED_PRECISION: precision}
@@ -80,7 +81,7 @@ def debug_launcher(
 ) -> Any:
     """Calls `function(*args)` on connected CPU processes, for tests.
 
-    Like `notebook_launcher`, but never on a GPU, in this process or in mixed precision.
+    Like `notebook_launcher`, but never uses a GPU, this process or mixed precision.
     """
     _check_call("debug_launcher", function, args)
     flags = ["--num_processes", str(num_processes), "--cpu", "--mixed_precision", "no"]
@@ -131,7 +132,7 @@ def _accept_only(name: str, value: Any, usual: Any) -> None:
     if value != usual:
         raise ValueError(
             f"[{_WHERE}] {name}={value!r} is not supported: `accelerate launch` has no such "
-            "setting. Remove it"
+            "setting. Remove this argument"
         )
 
 

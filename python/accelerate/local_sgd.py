@@ -62,7 +62,8 @@ class LocalSGD:
             self._steps.abandon()
 
     def step(self) -> None:
-        """Call this after every step of the optimizer, equally often on all processes."""
+        """Call this after every step of the optimizer, the same number of times on all
+        processes."""
         self.num_steps += 1
         if self.enabled:
             self._steps.step()

@@ -22,7 +22,7 @@ from accelerate.utils.operations import send_to_device
 
 _PLAIN = (bool, int, float, str)
 _DECOUPLED = "decoupled_weight_decay"
-# Options of how torch computes a step, or that the class implies. C++ has no such options.
+# Options that say how torch computes a step, or that the class implies. C++ has no such options.
 _OF_PYTHON = ("foreach", "fused", "capturable", "differentiable", _DECOUPLED)
 
 # Listed by name, because most of these classes are in other packages. They use factored moments,
@@ -33,7 +33,7 @@ _OF_WHOLE_MATRICES = frozenset(
 
 
 def _is_plain(value: Any) -> bool:
-    # C++ has 64-bit integers.
+    # Integers in C++ have 64 bits.
     return isinstance(value, _PLAIN) and (type(value) is not int or -(2**63) <= value < 2**63)
 
 
@@ -113,7 +113,7 @@ class _Adapter:
         # None if the optimizer decides.
         self.set_to_none: bool | None = None
         self.result: Any = None
-        # Whether learning rates were made tensors for recorded steps.
+        # Whether learning rates were converted to tensors for recorded steps.
         self._is_captured = False
         # Whether it trains shards or master weights. Models must then be notified of its steps.
         self._trains_others = False
@@ -128,7 +128,7 @@ class _Adapter:
 
     def sum_of_learning_rates(self) -> float:
         rates = [group.get("lr") for group in self._optimizer.param_groups]
-        # Reading a tensor could wait for a device.
+        # Skips tensors, because reading one could wait for a device.
         return float(sum(rate for rate in rates if isinstance(rate, (int, float))))
 
     def current_rates(self) -> list[float]:
@@ -296,8 +296,8 @@ class _Adapter:
         return {**flat, **flatten({"groups": groups, "state": state}, OWN)}
 
     def check_state(self, names: list[str], flat: dict[str, Any]) -> None:
-        """Raises if the state cannot be loaded correctly. Warns if it is probably not correct,
-        because the original loads such state."""
+        """Raises if the state cannot be loaded correctly. Only warns if the state is probably
+        wrong, because the original loads such state."""
         kind = flat["kind"].rpartition(":")[2]
         if kind != self._kind:
             what = (
@@ -366,7 +366,7 @@ class _Adapter:
 
 
 def _refuse_own_steps(adapter: weakref.ref[_Adapter]) -> Callable:
-    """Makes a hook that rejects steps of the optimizer itself. Its models are notified only of
+    """Returns a hook that rejects steps of the optimizer itself. Its models are notified only of
     steps of the prepared optimizer."""
 
     def check(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -404,7 +404,7 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
         self.device_placement = device_placement
         self._adapter = _Adapter(optimizer)
         self._step = run.prepare_optimizer(self._adapter)
-        # Move state that was created or loaded before the model moved.
+        # Move state that was created or loaded before the model was moved.
         if device_placement and optimizer.state and run.device.type != "cpu":
             optimizer.load_state_dict(send_to_device(optimizer.state_dict(), run.device))
 

@@ -26,8 +26,8 @@ _DIMENSIONS = ("dp_replicate", "dp_shard", "cp", "sp", "tp")
 class ParallelismConfig:
     """The number of processes along each dimension: replicas of the model (`dp_replicate`), shards
     of the model (`dp_shard`), tensor parallelism (`tp`), and context and sequence parallelism
-    (`cp`, `sp`). Defaults come from the environment variables PARALLELISM_CONFIG_*, or else are
-    1."""
+    (`cp`, `sp`). The environment variables PARALLELISM_CONFIG_* set the defaults, which are
+    otherwise 1."""
 
     dp_replicate_size: int | None = None
     dp_shard_size: int | None = None
@@ -134,12 +134,12 @@ class ParallelismConfig:
 
     @property
     def dp_dim_names(self) -> list[str]:
-        """The dimensions along which batches differ."""
+        """The dimensions along which processes have different batches."""
         return self._enabled("dp_replicate", "dp_shard")
 
     @property
     def non_dp_dim_names(self) -> list[str]:
-        """The dimensions along which batches are the same."""
+        """The dimensions along which processes have the same batches."""
         return self._enabled("tp", "cp", "sp")
 
     @property

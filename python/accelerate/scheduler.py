@@ -99,8 +99,8 @@ def _remember(kind: type[LRScheduler], *args: Any, **kwargs: Any) -> LRScheduler
     return scheduler
 
 
-# torch does not record which schedulers drive an optimizer, and some do not call `__init__` of this
-# class.
+# torch does not record which schedulers drive an optimizer, and some schedulers do not call
+# `__init__` of this class.
 LRScheduler.__new__ = _remember  # type: ignore[method-assign, assignment]
 
 

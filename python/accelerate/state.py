@@ -102,7 +102,7 @@ class PartialState:
 
     def __getattr__(self, name: str) -> Any:
         raise_of_property(self, name)
-        # Python only gets here if the shared state has no such entry.
+        # Python only calls this if the shared state has no such entry.
         if name in self._attributes:
             raise AttributeError(
                 f"`PartialState` object has no attribute `{name}`. "
@@ -168,7 +168,8 @@ class PartialState:
         if not is_first:
             self.wait_for_everyone()
         yield
-        # Skipped after an exception, because the others must not continue as if the work was done.
+        # Not reached after an exception, because the other processes must not continue as if the
+        # work were done.
         if is_first:
             self.wait_for_everyone()
 
@@ -195,7 +196,7 @@ class PartialState:
         if len(lengths) > 1:
             raise UsageError(
                 "[split_between_processes] The values of the dictionary have the lengths "
-                f"{sorted(lengths)}. All must have the same length"
+                f"{sorted(lengths)}. Pass values of the same length"
             )
         yield self._own_slice(inputs, apply_padding)
 
@@ -335,7 +336,8 @@ class GradientState:
 
     @property
     def dataloader_references(self) -> list[Any]:
-        """None, followed by the loaders whose loops are running. The innermost loader is last."""
+        """A list of None and the loaders whose loops are running. The innermost loader is
+        last."""
         return [None, *(loader for ref in self._running if (loader := ref()) is not None)]
 
     @property
@@ -432,7 +434,7 @@ class AcceleratorState:
             plugin.set_mixed_precision(precision)
         every[0].select(_from_accelerator_state=True)
         self.deepspeed_plugins = plugins
-        # Also for a single process, because the configuration may name the optimizer.
+        # Set even for a single process, because the configuration may name the optimizer.
         self.distributed_type = DistributedType.DEEPSPEED
 
     def _check(

@@ -102,7 +102,7 @@ class GeneralTracker:
         """Opens the run. `Accelerator.init_trackers` calls it when processes are connected."""
 
     def store_init_configuration(self, values: dict) -> None:
-        """Stores the hyper-parameters, which are a dict of booleans, numbers, strings and None."""
+        """Stores the hyper-parameters, a dictionary of booleans, numbers, strings and None."""
 
     def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
         """Stores the named values at this step."""
@@ -112,8 +112,8 @@ class GeneralTracker:
 
 
 class TensorBoardTracker(GeneralTracker):
-    """Writes event files to `logging_dir/run_name`. `writer` is torch's `SummaryWriter`, which also
-    receives `kwargs`."""
+    """Writes event files to `logging_dir/run_name`. `writer` is torch's `SummaryWriter`, to which
+    `kwargs` are passed."""
 
     name = "tensorboard"
     requires_logging_directory = True
@@ -359,7 +359,7 @@ class AimTracker(GeneralTracker):
 class MLflowTracker(GeneralTracker):
     """Logs to a run of the MLflow experiment with this name, which is created if it does not exist.
     Artifacts are stored in `logging_dir`. MLFLOW_EXPERIMENT_NAME, MLFLOW_RUN_ID, MLFLOW_TAGS (JSON)
-    and MLFLOW_NESTED_RUN override the arguments. A `run_id` continues that run."""
+    and MLFLOW_NESTED_RUN override the arguments. With `run_id`, continues that run."""
 
     name = "mlflow"
     requires_logging_directory = False
@@ -432,8 +432,7 @@ class MLflowTracker(GeneralTracker):
 
     @on_main_process
     def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
-        """Logs numbers. Skips other values, with a warning. `kwargs` are passed to
-        `log_metrics`."""
+        """Logs numbers. Skips other values with a warning. `kwargs` are passed to `log_metrics`."""
         import mlflow
 
         metrics = {}
@@ -567,7 +566,8 @@ class ClearMLTracker(GeneralTracker):
 
 
 class DVCLiveTracker(GeneralTracker):
-    """Logs to `live`, or to a new `dvclive.Live`, which receives `kwargs` but no name."""
+    """Logs to `live`, or to a new `dvclive.Live`, to which `kwargs` are passed. The name of the run
+    is not used."""
 
     name = "dvclive"
     requires_logging_directory = False
@@ -724,12 +724,13 @@ class JsonLinesTracker(GeneralTracker):
 
 
 def _json(values: dict) -> bytes:
-    """Lone surrogates, as in names of files that are not UTF-8, become question marks."""
+    """Returns JSON in UTF-8. Lone surrogates, as in file names that are not UTF-8, become question
+    marks."""
     return json.dumps(_plain(values), ensure_ascii=False).encode("utf-8", "replace")
 
 
 def _plain(values: dict, prefix: str = "") -> dict[str, Any]:
-    """Converts values to values that JSON can represent. JSON has no NaN or infinity."""
+    """Converts values to ones that JSON can represent. JSON has no NaN or infinity."""
     found: dict[str, Any] = {}
     for name, value in listify(values).items():
         if isinstance(value, dict):
@@ -759,11 +760,12 @@ LOGGER_TYPE_TO_CLASS: dict[str, type[GeneralTracker]] = {
 
 
 def register_tracker_class(tracker_class: type[GeneralTracker]) -> None:
-    """Makes `log_with` accept the class by its `name`. It is created with the name of the project,
-    the logging directory if it requires one, and its `init_kwargs`."""
+    """Makes `log_with` accept the class by its `name`. The arguments of the class are the name of
+    the project, the logging directory if the class requires one, and its `init_kwargs`."""
     if not (isinstance(tracker_class, type) and issubclass(tracker_class, GeneralTracker)):
         raise ValueError(
-            f"[register_tracker_class] {tracker_class} is not a subclass of GeneralTracker"
+            f"[register_tracker_class] {tracker_class} is not a subclass of GeneralTracker. Derive "
+            "it from this class"
         )
     for attribute in ("name", "requires_logging_directory"):
         if getattr(tracker_class, attribute, None) in (None, ""):

@@ -302,7 +302,7 @@ def test_a_tpu_pod_is_reached_by_the_gcloud_on_the_path(tmp_path: Path, monkeypa
     # The machine may have a gcloud of its own, which no test may run.
     monkeypatch.setenv("PATH", str(tmp_path))
     args = tpu_command_parser().parse_args(GCLOUD[0])
-    with pytest.raises(FileNotFoundError, match="^.tpu-config. the program `gcloud`[^\n]*$"):
+    with pytest.raises(FileNotFoundError, match="^.tpu-config. The program `gcloud`[^\n]*$"):
         tpu_command_launcher(args)
     program = tmp_path / "gcloud"
     program.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" > '{tmp_path}/given'\n")

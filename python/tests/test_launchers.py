@@ -436,7 +436,7 @@ def test_a_missing_program_raises_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(_launch_child, "__file__", str(inside))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="cannot find the command `accelerate` next to"):
+    with pytest.raises(FileNotFoundError, match="Cannot find the command `accelerate` next to"):
         debug_launcher(print)
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the types of arguments and configuration values. Files, fields and environment variables
-all contain strings, flags and numbers."""
+"""Checks the types of arguments and of configuration values, which come from files, dataclass
+fields and environment variables."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ _KINDS = {str: "a string", bool: "a boolean", int: "a number", float: "a number"
 
 
 def described(value: Any) -> str:
-    """Returns the value on one line with its type, in the notation of a configuration if possible,
-    and otherwise as Python prints it."""
+    """Returns the value and its type on one line. Writes the value as JSON if possible, and
+    otherwise as Python prints it."""
     kind = _KINDS.get(type(value), "a dictionary" if isinstance(value, dict) else "")
     try:
         shown = json.dumps(value) if kind else ""
@@ -82,7 +82,7 @@ def described(value: Any) -> str:
     shown = shown or " ".join(repr(value).split())
     is_long = len(shown) > 60
     if is_long and _is_number(value):
-        kind = type(value).__name__  # The value is wrong because it is too large.
+        kind = type(value).__name__  # Show the exact type, because a number this long is too large.
     return f"{shown[:57] + '...' if is_long else shown} ({kind or type(value).__name__})"
 
 

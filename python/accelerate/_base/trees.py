@@ -18,7 +18,7 @@ def is_named_tuple(value: Any) -> bool:
 
 
 def like(container: list | tuple, items: Any) -> Any:
-    """Returns the items in a container of the same type."""
+    """Returns a container of the same type with these items."""
     if is_named_tuple(container):
         return type(container)(*items)
     return type(container)(items)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records what only Python can see of a training step, for `accelerate verify`: optimizers and
-loaders that were not prepared, and the generators of Python and NumPy. Does nothing in an ordinary
-run."""
+"""Records the parts of a training step that only Python can see, for `accelerate verify`:
+optimizers and loaders that were not prepared, and the generators of Python and NumPy. Does nothing
+in an ordinary run."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def watch_optimizers(
     if RECORDER is None:
         return
     recorder = RECORDER
-    # An ordinary run imports this module when an optimizer needs it.
+    # Imported here, because an ordinary run does not need this module before its first optimizer.
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     def check(optimizer: Any, *_: Any) -> None:
@@ -79,7 +79,7 @@ def watch_optimizers(
 
 
 def keep_files() -> None:
-    """Turns off saving in the program and in the libraries that it has imported by now, because
+    """Turns off saving in the program and in the libraries that it has imported so far, because
     `accelerate verify` must not replace a file or delete an old checkpoint."""
     if RECORDER is None:
         return

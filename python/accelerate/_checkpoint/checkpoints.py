@@ -116,13 +116,14 @@ def folder_to_leave(context: RunContext) -> Path | None:
     parent = folder_of_all(context)
     number = _C.next_checkpoint_number(str(parent))
     folder = Path(_C.numbered_checkpoint(str(parent), number))
-    context.state.wait_for_everyone()  # Wait before one of the processes creates the folder.
+    # Wait until all processes have chosen the number, before one of them creates the folder.
+    context.state.wait_for_everyone()
     return folder
 
 
 def together(context: RunContext, work: Callable[[], _Result]) -> _Result:
-    """The result of `work`. If `work` fails on one process, all processes raise. Errors of this
-    package have the same text on all processes."""
+    """Returns the result of `work`. If `work` fails on one process, all processes raise. Errors of
+    this package have the same text on all processes."""
     if context.state.num_processes == 1:
         return work()
     try:
@@ -358,8 +359,8 @@ def _memory_of(tensor: torch.Tensor) -> tuple[int, int, torch.Size]:
 
 
 def whole_state(model: torch.nn.Module, context: _C.ModelContext, keep: bool) -> dict[str, Any]:
-    """Returns the module's `state_dict`, in which the trained values replace parameters that are
-    sharded or have reduced precision. Returns an empty dictionary if `keep` is False. Collective if
+    """Returns the module's `state_dict`. For parameters that are sharded or have reduced precision,
+    it contains the trained values. Returns an empty dictionary if `keep` is False. Collective if
     parameters are sharded."""
     parameters = dict(model.named_parameters()).values()
     values = context.whole_parameters(keep)
@@ -481,7 +482,7 @@ def _read_python_files(
 
 
 class _SavedFiles:
-    """The Python files that the manifest lists, and their folder."""
+    """The Python files that a checkpoint's manifest lists, and their folder."""
 
     def __init__(self, folder: Path) -> None:
         self._reader = _C.CheckpointReader(str(folder))

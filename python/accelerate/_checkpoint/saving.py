@@ -88,8 +88,8 @@ class Checkpoints:
         ]
         if invalid:
             raise UsageError(
-                f"[register_for_checkpointing] {', '.join(invalid)} cannot be saved. Register objects "
-                "with state_dict() and load_state_dict()"
+                f"[register_for_checkpointing] {', '.join(invalid)} cannot be saved. Register only "
+                "objects that have state_dict() and load_state_dict()"
             )
         for obj in objects:
             self._context.custom_objects.append(obj)
@@ -167,7 +167,7 @@ class Checkpoints:
             else:
                 _checkpoints.save_as_original(self._context, folder, safe_serialization)
         except BaseException:
-            # Other processes have used the number.
+            # Other processes may have used this number, so do not use it again.
             self._context.project.iteration += self._context.state.num_processes > 1
             raise
         self._context.project.iteration += 1
@@ -186,7 +186,7 @@ class Checkpoints:
     @contextmanager
     def _unprepared_schedulers(self) -> Iterator[None]:
         """Inside the block, checkpoints include schedulers that were not prepared but drive a
-        prepared optimizer. Such schedulers may be missing in a checkpoint or in a run."""
+        prepared optimizer. Such schedulers may be missing from a checkpoint or from a run."""
         found = unprepared_schedulers(self._context.optimizers, self._context.schedulers)
         states = [state_of(scheduler) for scheduler in found]
         for kept in states:
@@ -208,9 +208,8 @@ class Checkpoints:
         ask the run to end soon. Returns True on all processes at the same step. Collective.
 
         After the first call, these signals no longer end the process, unless the program handles
-        them itself. Before the first call, a signal to the process ends it, and the launcher holds
-        back a signal that it receives until that call, but for at most half of
-        `--grace_seconds`."""
+        them itself. Before the first call, a signal to the process ends it. The launcher holds back
+        signals that it receives until that call, for up to half of `--grace_seconds`."""
         return self._run.should_stop()
 
     def load_state(

@@ -57,8 +57,8 @@ def needed(mask: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def attention_order(x: torch.Tensor, mask: torch.Tensor | None) -> Any:
-    """During the lifetime of the result, torch tries cuDNN first for attention if cuDNN is the
-    fastest."""
+    """While the returned object exists, torch tries cuDNN first for attention if cuDNN is the
+    fastest kernel."""
     is_for_cudnn = (
         mask is None
         and x.is_cuda

@@ -31,14 +31,14 @@ def _added(output: Any, residual: torch.Tensor, branch: torch.Tensor) -> torch.T
 
 
 def _fed_forward(x: torch.Tensor, first: Any, activation: Any, second: Any) -> torch.Tensor:
-    """Computes both products, without the bias of the second."""
+    """Computes both matrix products of the MLP, without the bias of the second."""
     return kernels.linear_gelu_linear(
         x, first.weight, first.bias, second.weight, GELUS[name_of(activation.__class__)]
     )
 
 
 class _BertAttention(Piece):
-    """Computes query, key and value in one product."""
+    """Computes query, key and value with one matrix product."""
 
     _accelerate_takes = ("hidden_states", "attention_mask", "past_key_values", "kwargs")
     _accelerate_children = frozenset({"query", "key", "value", "dropout"})
@@ -60,8 +60,8 @@ class _BertAttention(Piece):
         three = (self.query, self.key, self.value)
         if (
             past_key_values is not None
-            # Autocast caches the casts of individual weights, but would repeat the cast of joined
-            # ones.
+            # Autocast caches the casts of individual weights, but would cast the joined weights in
+            # every call.
             or torch.is_autocast_enabled(hidden_states.device.type)
             or not self._accelerate_may_bypass()
         ):
@@ -89,7 +89,7 @@ class _BertAttention(Piece):
 
 
 class _BertOutput(Piece):
-    """Fuses bias, dropout, sum and norm after a product."""
+    """Fuses the bias, dropout, sum and norm that follow a matrix product."""
 
     _accelerate_takes = ("hidden_states", "input_tensor")
     _accelerate_children = frozenset({"dense", "LayerNorm", "dropout"})
@@ -102,7 +102,7 @@ class _BertOutput(Piece):
 
 
 class _BertLayer(Piece):
-    """Fuses both products with the gelu between them."""
+    """Fuses both matrix products with the GELU between them."""
 
     _accelerate_takes = (
         "hidden_states",

@@ -55,7 +55,8 @@ class _Gpt2Attention(Piece):
 
 
 class Gpt2Block(Piece):
-    """Fuses each sum with its dropout and the following norm, and the gelu with its product."""
+    """Fuses each sum with its dropout and the following norm, and the GELU with its matrix
+    product."""
 
     _accelerate_takes = (
         "hidden_states",

@@ -14,7 +14,7 @@ from accelerate import kernels
 from accelerate._base.pickling import as_wrapped
 from accelerate._fuse.pieces import Piece, is_bare
 
-# The same as in C++ (src/models/layers.cpp), where the padded product saves more than the copy of
+# The same as in C++ (src/models/layers.cpp). The padded product saves more time than the copy of
 # the weights costs.
 _MULTIPLE = 64
 _MIN_ROWS = 256

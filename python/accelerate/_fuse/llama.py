@@ -95,7 +95,8 @@ class _LlamaAttention(Piece):
 
 def _halved(cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the angles in the form that the operator takes, computed once for all layers.
-    Transformers stores each angle twice, for both channels that are rotated together."""
+    Transformers stores each angle twice, once for each of the two channels that are rotated
+    together."""
     kept = thread.angles
     if kept is not None and kept[0]() is cos:
         return kept[1:]

@@ -68,8 +68,8 @@ def is_bare(module: torch.nn.Module | None) -> bool:
 
 
 def same_dtype(x: torch.Tensor, *others: torch.Tensor | None) -> bool:
-    """Whether operators accept the tensors together. Under autocast they do, because it converts
-    them to one dtype."""
+    """Whether operators accept these tensors together. This is always true under autocast, which
+    converts them to one dtype."""
     return torch.is_autocast_enabled(x.device.type) or all(
         other is None or other.dtype == x.dtype for other in others
     )
@@ -158,7 +158,8 @@ class _Embedding(Piece):
 
     @classmethod
     def _accelerate_fits(cls, module: torch.nn.Module) -> bool:
-        # One block computes the gradient of a row, which is slow if all tokens use two rows.
+        # One CUDA block computes the gradient of one row, which is slow if, for example, all tokens
+        # use the same two rows.
         is_large = module.num_embeddings >= 32
         return super()._accelerate_fits(module) and is_large and cls._accelerate_is_plain(module)
 
@@ -206,8 +207,8 @@ def _version(x: torch.Tensor) -> int | None:
 
 def is_checkpointed() -> bool:
     """Whether hooks redirect the tensors that are saved for the backward pass, as under
-    `torch.utils.checkpoint`. It recomputes its own blocks, and must not use the results of other
-    blocks."""
+    `torch.utils.checkpoint`. Checkpointing recomputes its own blocks, and must not use the results
+    of other blocks."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 

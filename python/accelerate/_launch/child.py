@@ -69,15 +69,15 @@ def run_on_workers(
 
 
 def find_program(where: str) -> str:
-    """Returns the program in the build folder that contains this package, or else in this Python
-    installation, or else the first one on the PATH."""
+    """Returns the path of the program `accelerate`. Looks in the build folder that contains this
+    package, then in this Python installation, and then on the PATH."""
     folders = (Path(__file__).parents[3] / "bin", Path(sys.executable).parent)
     found = shutil.which("accelerate", path=os.pathsep.join(map(str, folders)))
     found = found or shutil.which("accelerate")
     if found is None:
         raise FileNotFoundError(
-            f"[{where}] cannot find the command `accelerate` next to {sys.executable} or on the "
-            "PATH; install the package with pip, or add the command's folder to the PATH"
+            f"[{where}] Cannot find the command `accelerate` next to {sys.executable} or on the "
+            "PATH. Install the package with pip, or add the command's folder to the PATH"
         )
     return found
 
@@ -154,7 +154,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.send_signal(signal.SIGINT)
         _show_output(process, PATIENCE_SECONDS)
         process.wait(PATIENCE_SECONDS)
-    except BaseException:  # noqa: BLE001 - interrupted again, or out of patience
+    except BaseException:  # noqa: BLE001 - interrupted again, or the time limit has passed
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 

@@ -74,7 +74,7 @@ def pickle_result(value: Any) -> bytes:
     except Exception as error:
         raise ResultError(
             f"returned a value of type {type(value).__qualname__} that cannot be pickled "
-            f"({error}); return plain values, tensors or a state_dict"
+            f"({error}). Return plain values, tensors or a state_dict"
         ) from None
     return buffer.getvalue()
 

@@ -43,9 +43,9 @@ class RecordedIndices:
 
 
 class _EpochIndices(Iterator):
-    """The indices of one epoch after the first `num_skipped`. `taken` holds the batches that torch
-    has received but the loop has not. For each of these batches, `digests` holds a hash of the
-    batch and all earlier batches."""
+    """The indices of one epoch, after its first `num_skipped` batches. `taken` holds the batches
+    that torch has received but the loop has not. For each of these batches, `digests` holds a hash
+    of the batch and all earlier batches."""
 
     def __init__(self, indices: Iterator, num_skipped: int = 0):
         self._indices = indices

@@ -227,7 +227,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
         self.set_epoch(self.iteration)
         with self._as_begun(position):
             if isinstance(self.dataset, IterDataPipe):
-                super().__iter__()  # torch agrees on a seed among all processes
+                super().__iter__()  # torch makes all processes use the same seed
             else:
                 # An iterator draws a seed for its workers. Draw it here too, so that generators of
                 # all processes have the same state.
@@ -252,7 +252,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
                     try:
                         turn = next(turns, None)
                         messages = [] if turn is None else turn.messages()
-                    except Exception as caught:  # raised later, after the batches before it
+                    except Exception as caught:  # raised later, after the preceding batches
                         error = caught
                         sender.fail(
                             "[DataLoaderDispatcher] Process 0, which reads for all processes, "

@@ -48,7 +48,7 @@ class LoopPosition:
         # Whether the last batch was returned.
         self.is_at_end = False
         self.is_restored = False
-        # Names of the global generators whose state in `begin` must be restored to draw the same
+        # Names of global generators. Their states in `begin` must be restored to draw the same
         # order.
         self.borrows: list[str] = []
         # Whether the loop found persistent workers of an earlier loop.
@@ -61,7 +61,7 @@ class LoopPosition:
         self.digest_before: int | None = None
         # Generator states before the read-ahead batch was read.
         self.ahead: dict[str, Any] = {}
-        # Generator states before the batch was read that the loop currently has.
+        # Generator states before the loop's current batch was read.
         self.ahead_of_hand: dict[str, Any] = {}
         # Generator states of the earlier run, for reading the first batches.
         self.to_borrow: list[dict[str, Any]] = []
@@ -244,8 +244,8 @@ class PlacedLoader(DataLoader):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the position of the loop, and the states of the generators that it depends on.
-        After loading it, a loop over a loader of the same data with the same number of processes
-        resumes here. Every returned batch counts as used."""
+        After this state is loaded, a loop over a loader of the same data with the same number of
+        processes resumes here. Every returned batch counts as used."""
         start = self._start(counts_handed_out=True)
         return {"shared": self._state_of(start), "own": start.own}
 
@@ -323,12 +323,12 @@ class PlacedLoader(DataLoader):
 
     @property
     def _sampler_with_state(self) -> Any:
-        """The first stateful sampler of batches or indices. None if there is none."""
+        """The first sampler of batches or indices that has a `state_dict`, or None."""
         level = self._batches
         while level is not None:
             if hasattr(level, "state_dict") and hasattr(level, "load_state_dict"):
                 return level
-            # Compare with None, because the truth of a sampler may be its length.
+            # Compare with None, because the truth value of a sampler may depend on its length.
             inner = getattr(level, "batch_sampler", None)
             level = getattr(level, "sampler", None) if inner is None else inner
         return None
@@ -401,8 +401,8 @@ class PlacedLoader(DataLoader):
         return state
 
     def _num_samples(self) -> int:
-        """Returns the length of the dataset, or -1 if it is unknown. `len()` of a shard calls that
-        of the dataset, so it can also raise an error."""
+        """Returns the length of the dataset, or -1 if it is unknown. `len()` of a shard calls
+        `len()` of the dataset, which can raise an error."""
         try:
             return len(self.dataset)
         except (TypeError, NotImplementedError):
@@ -607,7 +607,7 @@ class PlacedLoader(DataLoader):
 
     @contextmanager
     def _as_begun(self, position: LoopPosition) -> Iterator[None]:
-        """The block must draw the order of the epoch. For a resumed loop, the generators have the
+        """The block draws the order of the epoch. For a resumed loop, the generators have the
         states from the start of the original loop. Only the loader's own generators continue from
         these states afterwards."""
         if not position.is_restored:

@@ -24,8 +24,8 @@ from accelerate.utils.random import synchronize_rng_states
 
 
 def is_plain_cpu(batch: Any) -> bool:
-    """Whether the batch is a plain container of CPU tensors, so that nothing has to move. The check
-    is quick, so it may return False for such a container."""
+    """Whether the batch is a plain container of CPU tensors, so that nothing has to move. To be
+    quick, the check may return False for some of these containers."""
     kind = type(batch)
     items = batch.values() if kind is dict else batch if kind in (list, tuple) else (batch,)
     for item in items:
@@ -35,9 +35,9 @@ def is_plain_cpu(batch: Any) -> bool:
 
 
 class DataLoaderStateMixin:
-    """What a loader reports during a loop. `end_of_dataloader` is whether the current batch is the
-    last one. `remainder` is the number of real samples of all processes in the last round, or -1
-    before that round or if it is unknown."""
+    """What a loader reports during a loop. `end_of_dataloader` says whether the current batch is
+    the last one. `remainder` is the number of real samples of all processes in the last round, or
+    -1 before that round or if it is unknown."""
 
     end_of_dataloader = False
     remainder = -1
@@ -142,8 +142,8 @@ class DataLoaderAdapter(PlacedLoader):
     def _get_iterator(self) -> Iterator:
         if not self._is_counted:
             return super()._get_iterator()
-        # torch's iterator keeps the function with which it was created. The loader keeps the
-        # user's.
+        # torch's iterator keeps the collate function that the loader has now. The loader itself
+        # gets the user's function back.
         collate_fn = self.collate_fn
         self.collate_fn = CountingCollate(collate_fn, self.dataset)
         try:
@@ -258,8 +258,7 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
             while upcoming is not None:
                 batch, counts = upcoming
                 batch = move(batch)
-                # Read one batch ahead, because the last batch must be known as such when it is
-                # returned.
+                # Read one batch ahead to know whether the returned batch is the last one.
                 upcoming = ahead.read(iterator)
                 is_last = upcoming is None
                 self.reset()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serialises batches with pickle. Stores the raw memory of tensors instead of torch's archives,
-which makes messages smaller and several times as fast."""
+"""Serialises batches with pickle. Stores the raw memory of tensors instead of torch's archives, so
+messages are smaller and several times faster to write and read."""
 
 from __future__ import annotations
 

@@ -20,6 +20,6 @@ def compiled(prepared: torch.nn.Module, plugin: Any, evaluation_mode: bool) -> t
         return compile_regions(prepared, **kwargs)
     if not evaluation_mode:
         return torch.compile(prepared, **kwargs)
-    # The module may be trained later. Until then it must be recognised as the module itself.
+    # Compile in place, so that `prepare` recognises the module if it is trained later.
     prepared.compile(**kwargs)
     return prepared

@@ -32,7 +32,7 @@ class DeepSpeedEngine:
     prepared."""
 
     def __init__(self, accelerator: Any, context: RunContext) -> None:
-        # Both refer to the model.
+        # Weak references, because both objects refer to the model.
         self._accelerator = weakref.ref(accelerator)
         self._context = weakref.ref(context)
 
@@ -102,8 +102,8 @@ class DeepSpeedEngine:
             latest = Path(load_dir) / _LATEST
             if not latest.is_file():
                 _debug.warn(
-                    f"[load_checkpoint] {load_dir} contains no checkpoint: the file 'latest' is "
-                    "missing"
+                    f"[load_checkpoint] {load_dir} contains no checkpoint, because the file "
+                    "'latest' is missing. Pass the folder that save_checkpoint() wrote to"
                 )
                 return None, {}
             tag = latest.read_text(encoding="utf-8").strip()

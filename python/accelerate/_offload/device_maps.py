@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes of models and device maps. Python walks the modules of torch, because their classes may
-define what they contain; the engine counts and plans."""
+"""Sizes of models and device maps. Python walks torch's modules, because their classes may define
+what they contain. The engine adds up the sizes and chooses the devices."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ _CUSTOM_SIZES = {CustomDtype.FP8: 1, CustomDtype.INT4: 1 / 2, CustomDtype.INT2: 
 
 
 def convert_file_size_to_int(size: int | str) -> int:
-    """Bytes of "5MB" (10**6), "5MiB" (2**20) or "5Mb" (bits)."""
+    """Returns the number of bytes for a size such as "5MB" (10**6 bytes), "5MiB" (2**20 bytes) or
+    "5Mb" (10**6 bits)."""
     if isinstance(size, int) and size >= 0:
         return size
     text = str(size)
@@ -52,7 +53,8 @@ def convert_file_size_to_int(size: int | str) -> int:
 
 
 def dtype_byte_size(dtype: torch.dtype | CustomDtype) -> float:
-    """Bytes per element. A bool takes an eighth, as if it was packed."""
+    """Returns the number of bytes per element. A bool counts as an eighth of a byte, as if it were
+    packed."""
     if dtype == torch.bool:
         return 1 / 8
     if isinstance(dtype, CustomDtype):
@@ -75,7 +77,7 @@ def _dtype_sizes(
 
 
 class _Tree:
-    """The engine's description of modules. Shared modules are described once."""
+    """The description of modules for the engine. Shared modules are described once."""
 
     def __init__(self, children: Iterable[tuple[str, Any]], root: torch.nn.Module | None = None):
         self._rows: list[tuple] = [("", [], [], [])]
@@ -88,7 +90,7 @@ class _Tree:
         self.engine = _C.ModuleTree(self._rows)
 
     def index(self, module: Any) -> int:
-        """The index of a module; 0 for a tensor."""
+        """Returns the index of a module, or 0 for a tensor."""
         return self._indices.get(id(module), 0)
 
     def _add(self, module: torch.nn.Module) -> int:
@@ -125,8 +127,9 @@ def compute_module_sizes(
     special_dtypes: dict[str, Dtype] | None = None,
     buffers_only: bool = False,
 ) -> dict[str, float]:
-    """Bytes of each module and tensor by name, with the total under "". Tensors are counted in the
-    dtype that `special_dtypes` has for them, or in `dtype` if that is smaller than their own."""
+    """Returns the bytes of each module and tensor by name, and the total under "". A tensor is
+    counted in its dtype in `special_dtypes`, or else in `dtype` if that is smaller than its own
+    dtype."""
     sizes: dict[str, float] = defaultdict(int)
     entries = _tree_of(model).engine.sizes(*_dtype_sizes(dtype, special_dtypes), buffers_only)
     sizes.update((name, _as_number(size)) for name, size in entries)
@@ -138,7 +141,7 @@ def compute_module_total_buffer_size(
     dtype: Dtype | None = None,
     special_dtypes: dict[str, Dtype] | None = None,
 ) -> float:
-    """Bytes of all buffers."""
+    """Returns the bytes of all buffers."""
     return compute_module_sizes(model, dtype, special_dtypes, buffers_only=True).get("", 0)
 
 
@@ -148,8 +151,8 @@ Parts = list[tuple[str, Any]]
 def get_max_layer_size(
     modules: Parts, module_sizes: dict[str, float], no_split_module_classes: list[str]
 ) -> tuple[float, list[str]]:
-    """The size of the largest layer among these modules, and the names of all layers of that size.
-    A layer is a module without submodules, or one whose class must not be split."""
+    """Returns the size of the largest layer among these modules, and the names of all layers of
+    that size. A layer is a module without submodules, or one whose class must not be split."""
     tree = _Tree(modules)
     parts = [(name, tree.index(module)) for name, module in modules]
     size, names = tree.engine.largest_layer(
@@ -159,13 +162,13 @@ def get_max_layer_size(
 
 
 def get_module_leaves(module_sizes: dict[str, float]) -> list[str]:
-    """The names under which no other name lies."""
+    """Returns the names that have no other names below them."""
     return _C.leaves_of(list(module_sizes))
 
 
 def calculate_maximum_sizes(model: torch.nn.Module) -> tuple[float, tuple[float, list[str]]]:
-    """Bytes of the model, and what `get_max_layer_size` returns for it. Modules that transformers
-    marks as unsplittable are layers."""
+    """Returns the bytes of the model, and the result of `get_max_layer_size` for it. Modules that
+    transformers marks as unsplittable count as layers."""
     sizes = compute_module_sizes(model)
     unsplit = getattr(model, "_no_split_modules", None) or []
     parts = [
@@ -183,8 +186,9 @@ def get_module_size_with_ties(
     module_sizes: dict[str, float],
     modules_to_treat: Parts,
 ) -> tuple[float, list[str], list[Any]]:
-    """Bytes of a module together with the modules that share parameters with it, and the names of
-    these modules and themselves. `tied_params` are the names of the shared parameters there."""
+    """Returns the bytes of a module together with the modules that share parameters with it, the
+    names of these modules, and the modules. `tied_params` contains the names of the shared
+    parameters in them."""
     size, indices = _C.size_with_ties(
         tied_params,
         module_size,
@@ -202,8 +206,9 @@ def fallback_allocate(
     no_split_module_classes: list[str] | None = None,
     tied_parameters: list[list[str]] | None = None,
 ) -> tuple[str | None, Any, Parts]:
-    """The name of the first module of at most `size_limit` bytes, the module, and the others.
-    Modules that are larger are split; those around the module are replaced by their contents."""
+    """Returns the name of the first module of at most `size_limit` bytes, this module, and the
+    other modules. Larger modules are split. The modules that contain the result are replaced with
+    their contents."""
     try:
         limit = convert_file_size_to_int(size_limit)
     except ValueError:
@@ -234,7 +239,8 @@ def fallback_allocate(
 
 
 def _accelerator() -> Any:
-    """torch's module for the available kind of accelerator; None if there is none."""
+    """Returns torch's module for the available kind of accelerator, or None if there is no
+    accelerator."""
     device = torch.accelerator.current_accelerator(check_available=True)
     return None if device is None else torch.get_device_module(device)
 
@@ -250,9 +256,9 @@ def _free_memory_of_machine() -> int:
 
 
 def get_max_memory(max_memory: Memory | None = None) -> dict[int | str, int | float]:
-    """Free bytes of each accelerator by index, and of the machine ("cpu"). If `max_memory` is
-    given, returns its values in bytes, accelerators first. Sizes with a unit are also converted in
-    the given dictionary."""
+    """Returns the free bytes of each accelerator by index, and of the machine ("cpu"). If
+    `max_memory` is passed, returns its values in bytes, accelerators first. Also converts sizes
+    with a unit in the dictionary that was passed."""
     if max_memory is None:
         return _free_memory()
     sizes: dict[Any, Any] = max_memory
@@ -265,14 +271,14 @@ def get_max_memory(max_memory: Memory | None = None) -> dict[int | str, int | fl
     for number in numbers:
         if not 0 <= number < num_there:
             warnings.warn(
-                f"Device {number} is not available, available devices are {list(range(num_there))}",
+                f"Device {number} is not available. Available devices: {list(range(num_there))}",
                 stacklevel=2,
             )
     known = [*numbers, *(name for name in ("mps", "cpu", "disk") if name in sizes)]
     for device in sizes:
         if device not in known:
             raise ValueError(
-                f"Device {device} is not recognized, available devices are integers(for GPU/XPU), "
+                f"Device {device} is not recognized. Available devices are integers (for GPU/XPU), "
                 "'mps', 'cpu' and 'disk'"
             )
     return {device: sizes[device] for device in known}
@@ -289,7 +295,8 @@ def _free_memory() -> dict[int | str, int | float]:
             memory[number] = module.mem_get_info(number)[0]
         except RuntimeError as error:
             warnings.warn(
-                f"[get_max_memory] Device {number} seems unavailable: {error}", stacklevel=3
+                f"[get_max_memory] Device {number} seems unavailable and is skipped: {error}",
+                stacklevel=3,
             )
             continue
         properties = module.get_device_properties(number)
@@ -311,8 +318,8 @@ def get_balanced_memory(
     special_dtypes: dict[str, Dtype] | None = None,
     low_zero: bool = False,
 ) -> dict[int | str, int | float]:
-    """A `max_memory` for `infer_auto_device_map` with which the accelerators get similar parts of
-    the model. With `low_zero`, device 0 gets only what does not fit on the others.
+    """Returns a `max_memory` for `infer_auto_device_map` that gives each accelerator a similar
+    share of the model. With `low_zero`, device 0 gets only what does not fit on the others.
 
     Without `max_memory`, a single accelerator keeps a tenth of its memory free."""
     memory = get_max_memory(max_memory)
@@ -367,11 +374,11 @@ def infer_auto_device_map(
     offload_buffers: bool = False,
     fallback_allocation: bool = False,
 ) -> dict[str, int | str]:
-    """The device of each module: accelerators are filled first, then the CPU, then the disk.
+    """Returns the device of each module. Fills the accelerators first, then the CPU, then the disk.
 
     Modules that do not fit are split, unless their class is in `no_split_module_classes`. Modules
     with tied parameters get the same device. The first accelerator and the CPU keep space for the
-    largest layer that is loaded to them. The model may be on the meta device.
+    largest layer that is loaded onto them. The model may be on the meta device.
 
     With `fallback_allocation`, a device that would stay empty gets the first part that fits. With
     `clean_result`, modules entirely on one device have one entry. `verbose` prints each decision."""
@@ -398,8 +405,8 @@ def infer_auto_device_map(
     if buffer_bytes > 0:
         warnings.warn(
             f"Current model requires {_as_number(buffer_bytes)} bytes of buffer for offloaded "
-            "layers, which seems does not fit any GPU's remaining memory. If you are experiencing "
-            "a OOM later, please consider using offload_buffers=True.",
+            "layers, which does not seem to fit into any GPU's remaining memory. If you run out "
+            "of memory later, consider using offload_buffers=True.",
             stacklevel=2,
         )
     return {name: [*devices, "disk"][index] for name, index in places}
@@ -409,7 +416,7 @@ def infer_auto_device_map(
 
 
 def clean_device_map(device_map: dict[str, Any], module_name: str = "") -> dict[str, Any]:
-    """Simplifies the map in place: one entry for modules that are entirely on one device."""
+    """Simplifies the map in place. Modules that are entirely on one device get one entry."""
     devices = list(dict.fromkeys(device_map.values()))
     places = [(name, devices.index(device)) for name, device in device_map.items()]
     simple = _C.simplify_device_map(places, module_name)
@@ -419,8 +426,8 @@ def clean_device_map(device_map: dict[str, Any], module_name: str = "") -> dict[
 
 
 def check_device_map(model: torch.nn.Module, device_map: dict[str, Any]) -> None:
-    """Raises if the map has no device for a tensor of the model. Warns about names that are not in
-    the model."""
+    """Raises an error if the map has no device for a tensor of the model. Warns about names that
+    are not in the model."""
     modules = dict(model.named_modules())
     unknown = [name for name in device_map if name != "" and name not in modules]
     if unknown:
@@ -443,7 +450,7 @@ def check_device_map(model: torch.nn.Module, device_map: dict[str, Any]) -> None
 
 
 def device_of(name: str, device_map: dict[str, Any]) -> Any:
-    """The device of a tensor: that of the innermost module in the map."""
+    """Returns the device of a tensor, which is that of the innermost module in the map."""
     module = name
     while module and module not in device_map:
         module = module.rpartition(".")[0]

@@ -69,11 +69,12 @@ def align_module_device(
 
 
 def get_state_dict_offloaded_model(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The state dict of a dispatched model on the CPU. Loads one module after the other."""
+    """Returns the state dict of a dispatched model on the CPU. Loads one module at a time."""
     state: dict[str, torch.Tensor] = {}
     empty: set[str] = set()
     for prefix, module in model.named_modules():
-        # Others are copied where they are, and those without values belong to a module above.
+        # Modules without such a hook are copied from their device. Tensors without values belong to
+        # an outer module.
         device = "cpu" if _hooks._offloading_hooks(module) else None
         try:
             with align_module_device(module, device):
@@ -85,7 +86,7 @@ def get_state_dict_offloaded_model(model: torch.nn.Module) -> dict[str, torch.Te
                         state[name] = tensor.to("cpu")
         except MemoryError:
             raise MemoryError(
-                "Offloaded module must fit in CPU memory to call save_model!"
+                "Offloaded modules must fit into CPU memory to call save_model()"
             ) from None
     empty.difference_update(state)
     if empty:
@@ -117,7 +118,8 @@ def get_state_dict_from_offload(
 
 
 def _weights_file(path: str) -> Any:
-    """An open safetensors file with the metadata that torch's tensors have."""
+    """Opens a safetensors file and checks that its metadata says that torch's tensors were
+    saved."""
     if not os.path.exists(path):
         raise FileNotFoundError(
             f"[load_checkpoint] '{path}' does not exist. Download or copy the whole checkpoint"
@@ -131,12 +133,13 @@ def _weights_file(path: str) -> Any:
         )
     elif metadata.get("format") not in ("pt", "tf", "flax"):
         raise OSError(
-            f"The safetensors archive passed at {path} does not contain the valid metadata. Make "
-            "sure you save your model with the `save_pretrained` method."
+            f"The safetensors archive passed at {path} does not contain valid metadata. Make sure "
+            "to save your model with the `save_pretrained` method."
         )
     elif metadata["format"] != "pt":
         raise ValueError(
-            f"The checkpoint passed was saved with {metadata['format']}, we need a the pt format."
+            f"The checkpoint passed was saved with {metadata['format']}, but only the pt format is "
+            "supported."
         )
     return file
 
@@ -162,8 +165,8 @@ def _tensors_in(path: str) -> Iterator[tuple[str, torch.Tensor]]:
 def load_state_dict(
     checkpoint_file: str | os.PathLike, device_map: DeviceMap | None = None
 ) -> dict[str, torch.Tensor]:
-    """The tensors of a safetensors file, or of a `torch.save` file on the CPU. `device_map` maps
-    names of modules to the devices of their tensors. Other tensors stay on the CPU."""
+    """Returns the tensors of a safetensors file, or of a `torch.save` file on the CPU. `device_map`
+    maps the names of modules to the devices of their tensors. Other tensors stay on the CPU."""
     path = os.fspath(checkpoint_file)
     if not path.endswith(".safetensors"):
         return _pickled(path)
@@ -197,7 +200,7 @@ def _files_of(checkpoint: str) -> list[str]:
         )
     if len(indices) > 1:
         raise ValueError(
-            f"{checkpoint} containing more than one `.index.json` file, delete the irrelevant ones."
+            f"{checkpoint} contains more than one `.index.json` file. Delete the irrelevant ones."
         )
     return _shards(os.path.join(checkpoint, indices[0]))
 
@@ -245,14 +248,14 @@ def load_checkpoint_in_model(
     full_state_dict: bool = True,
     broadcast_from_rank0: bool = False,
 ) -> None:
-    """Loads a checkpoint into the model, each tensor directly to its device of `device_map`. Tensors
-    for "disk" are written to `offload_folder`. Then call `dispatch_model`.
+    """Loads a checkpoint into the model, and each tensor directly onto its device in `device_map`.
+    Tensors for "disk" are written to `offload_folder`. Then call `dispatch_model`.
 
     `checkpoint` is a safetensors or `torch.save` file, an index of several files, or a folder with
-    one of these. Floating-point tensors are converted to `dtype`, except those of
-    `keep_in_fp32_modules` if it is fp16. Tensors that the model does not have raise with `strict`,
-    otherwise they are reported. Without a device map, `full_state_dict` and `broadcast_from_rank0`
-    are passed to torch (`StateDictOptions`).
+    one of these. Floating-point tensors are converted to `dtype`. If it is fp16, those of
+    `keep_in_fp32_modules` stay in fp32. Tensors that the model does not have raise an error with
+    `strict`, and are otherwise only reported. Without a device map, `full_state_dict` and
+    `broadcast_from_rank0` are passed to torch (`StateDictOptions`).
 
     Because tensors are read one by one, `offload_state_dict` is not needed and has no effect."""
     if offload_8bit_bnb:
@@ -267,8 +270,8 @@ def load_checkpoint_in_model(
         if "disk" in device_map.values():
             if offload_folder is None:
                 raise ValueError(
-                    "At least one of the model submodule will be offloaded to disk, please pass "
-                    "along an `offload_folder`."
+                    "At least one submodule of the model will be offloaded to disk. Pass an "
+                    "`offload_folder`."
                 )
             os.makedirs(offload_folder, exist_ok=True)
     files = _files_of(os.fspath(checkpoint))
@@ -342,7 +345,7 @@ def _load_in_place(
 
 
 class _Placer:
-    """Puts tensors of a checkpoint where the device map says."""
+    """Puts the tensors of a checkpoint on the devices of the device map."""
 
     def __init__(
         self,
@@ -377,7 +380,7 @@ class _Placer:
 def load_offloaded_weights(
     model: torch.nn.Module, index: dict[str, Any] | None, offload_folder: str | os.PathLike
 ) -> None:
-    """Loads the weights that `index` describes from the folder into the model on the CPU."""
+    """Loads the weights that `index` describes from the folder into the model, on the CPU."""
     for name, info in (index or {}).items():
         path = os.path.join(offload_folder, f"{name}.dat")
         set_module_tensor_to_device(model, name, "cpu", value=load_offloaded_weight(path, info))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parameters and buffers of modules, and moving them one by one."""
+"""Lists the parameters and buffers of modules, and moves them one by one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from accelerate.utils.memory import clear_device_cache
 
 
 def check_device_same(first_device: torch.device, second_device: torch.device) -> bool:
-    """Whether the devices are the same. A device without an index is the first of its kind."""
+    """Whether the devices are the same. A device without an index means the first of its kind."""
 
     def numbered(device: torch.device) -> tuple[str, int]:
         return device.type, device.index or 0
@@ -22,20 +22,21 @@ def check_device_same(first_device: torch.device, second_device: torch.device) -
 
 
 def as_dtype(dtype: Any) -> Any:
-    """The dtype with this name ("float16" or "torch.float16"). Other values are returned as is."""
+    """Returns the dtype with this name ("float16" or "torch.float16"). Other values are returned
+    unchanged."""
     return getattr(torch, dtype.replace("torch.", "")) if isinstance(dtype, str) else dtype
 
 
 def is_never_cast(dtype: torch.dtype) -> bool:
-    """Whether loading in another dtype leaves tensors of this dtype unchanged."""
+    """Whether tensors of this dtype keep it even if a model is loaded in a different dtype."""
     return not dtype.is_floating_point and not dtype.is_complex
 
 
 def get_non_persistent_buffers(
     module: torch.nn.Module, recurse: bool = False, fqns: bool = False
 ) -> set[str]:
-    """Names of buffers that are not part of the module's state. With `recurse`, includes the
-    buffers of submodules, and with `fqns` uses full names."""
+    """Returns the names of buffers that are not part of the module's state. With `recurse`,
+    includes the buffers of submodules. With `fqns`, returns full names."""
     if not recurse:
         return set(module._non_persistent_buffers_set)
     return {
@@ -51,7 +52,7 @@ def named_module_tensors(
     recurse: bool = False,
     remove_non_persistent: bool = False,
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters and buffers by name."""
+    """Yields the names and tensors of parameters and buffers."""
     yield from module.named_parameters(recurse=recurse)
     if not include_buffers:
         return
@@ -62,7 +63,7 @@ def named_module_tensors(
 
 
 def owner_of(module: torch.nn.Module, tensor_name: str) -> tuple[torch.nn.Module, str]:
-    """The submodule that has this tensor, and the tensor's name in it."""
+    """Returns the submodule that has this tensor, and the tensor's name in it."""
     *path, name = tensor_name.split(".")
     for step in path:
         module = getattr(module, step)
@@ -83,8 +84,8 @@ def set_module_tensor_to_device(
     non_blocking: bool = False,
     clear_cache: bool = True,
 ) -> None:
-    """Moves a parameter or buffer of the module to the device, with this value if given, and in
-    `dtype` or else its current dtype.
+    """Moves a parameter or buffer of the module to the device, and sets it to `value` if this is
+    passed. The result has `dtype`, by default the current dtype.
 
     `tied_params_map` maps the address of a tensor with several names to its copies on devices.
     Existing copies are reused, and new copies are added."""
@@ -98,7 +99,7 @@ def set_module_tensor_to_device(
         return
     is_empty = torch.device(device).type == "meta"
     if old.device.type == "meta" and not is_empty and value is None:
-        raise ValueError(f"{name} is on the meta device, we need a `value` to put in on {device}.")
+        raise ValueError(f"{name} is on the meta device. Pass a `value` to put it on {device}.")
     kind = type(module._parameters.get(name))
     if fp16_statistics is not None or kind.__name__ in _QUANTIZED:
         raise NotImplementedError(
@@ -157,7 +158,7 @@ def _put_parameter(
 
 
 def find_tied_parameters(model: torch.nn.Module, **kwargs: Any) -> list[list[str]]:
-    """The names of each parameter with several names, sorted."""
+    """Returns the sorted names of each parameter that has several names."""
     names: dict[int, list[str]] = defaultdict(list)
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names[id(parameter)].append(name)
@@ -165,8 +166,9 @@ def find_tied_parameters(model: torch.nn.Module, **kwargs: Any) -> list[list[str
 
 
 def retie_parameters(model: torch.nn.Module, tied_params: Iterable[Iterable[str]]) -> None:
-    """Gives all names of each group the same parameter again: the first that is not on the meta
-    device. Use it after `find_tied_parameters` and a change that broke the ties."""
+    """Gives all names of each group the same parameter again, which is the first one that is not on
+    the meta device. Pass the result of `find_tied_parameters` from before a change that broke the
+    ties."""
     for group in tied_params:
         owners = [owner_of(model, name) for name in group]
         present = (getattr(module, name) for module, name in owners)

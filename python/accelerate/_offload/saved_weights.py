@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Autograd saves the weights of a forward for the backward. If they were loaded only for the
-forward, this keeps how to load them instead, so that the backward of a large model does not need
-memory for all its weights at once."""
+"""Autograd saves the weights of a forward pass for the backward pass. If weights were loaded only
+for the forward pass, this module saves instead how to load them again. The backward pass of a large
+model then does not need memory for all its weights at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 
 Load = Callable[[], torch.Tensor]
 
-# Weights that are loaded now, by the address of their memory.
+# Currently loaded weights, by the address of their memory.
 _loaded: dict[int, tuple[weakref.ref[torch.Tensor], Load]] = {}
 # The hooks of this module that are active in this thread.
 _active = threading.local()
@@ -30,7 +30,8 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def remember(weight: torch.Tensor, load: Load) -> int:
-    """From now on, `load` loads the weight again for the backward. Returns a key for `forget`."""
+    """From now on, the backward pass calls `load` to load the weight again. Returns a key for
+    `forget`."""
     address = _address(weight)
     if address != 0:
         _loaded[address] = (weakref.ref(weight), load)
@@ -41,19 +42,19 @@ def _load_of(tensor: torch.Tensor) -> Load | None:
     address = _address(tensor) if type(tensor) in _PLAIN else 0
     weight, load = _loaded.get(address, (None, None))
     loaded = None if weight is None else weight()
-    # The weight may be gone, and the memory now belong to something else.
+    # The weight may no longer exist, and its memory may belong to another tensor.
     if loaded is None or loaded.dtype != tensor.dtype or _address(loaded) != address:
         return None
     return load
 
 
 def forget(key: int) -> None:
-    """The weight's memory may now be used for something else."""
+    """Forgets the weight, because its memory may now be used for something else."""
     _loaded.pop(key, None)
 
 
 class _Weight:
-    """A view of a weight, to be loaded again."""
+    """A view of a weight, and how to load the weight again."""
 
     def __init__(self, tensor: torch.Tensor, load: Load):
         self.view = (tensor.size(), tensor.stride(), tensor.storage_offset())
@@ -65,14 +66,15 @@ class _Weight:
 
 @contextmanager
 def kept_out_of_graph() -> Iterator[None]:
-    """Forwards inside do not keep loaded weights for the backward. Other hooks for saved tensors,
-    such as those of activation checkpointing, get all other tensors."""
+    """Inside the block, forward passes do not keep loaded weights for the backward pass. Other
+    hooks for saved tensors, such as those of activation checkpointing, receive all other
+    tensors."""
     if not torch.is_grad_enabled():
         yield
         return
     outer = torch._C._autograd._top_saved_tensors_default_hooks(True)
     if outer is not None and outer[0] is getattr(_active, "pack", None):
-        yield  # An outer module has started it.
+        yield  # An outer module has already started the block.
         return
 
     def pack(tensor: torch.Tensor) -> Any:

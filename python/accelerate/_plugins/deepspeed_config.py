@@ -166,7 +166,8 @@ def _read_file(path: str | os.PathLike) -> Any:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"[DeepSpeed] Cannot read {os.fspath(path)} as a JSON file: {error}"
+            f"[DeepSpeed] Cannot read {os.fspath(path)} as a JSON file: {error}. Check the path "
+            "and the permissions of the file"
         ) from None
 
 

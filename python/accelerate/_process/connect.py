@@ -34,7 +34,7 @@ def _environment_of_user() -> _C.ProcessEnvironment:
     environment = _C.detect_environment()
     if (environment.rank, environment.world_size) == (rank, world_size):
         return environment
-    # No variable says on which machines the processes run, so assume one machine.
+    # No environment variable says on which machines the processes run, so assume one machine.
     return _C.environment_of_group(
         rank=rank,
         world_size=world_size,

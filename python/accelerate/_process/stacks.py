@@ -40,7 +40,8 @@ def watch_script() -> None:
 
 def _take_stack() -> tuple[list[tuple[str, bool]], str, int]:
     """Returns the frames of the main thread, innermost first, and whether each frame is user code.
-    Also the current collective of torch.distributed, if any, and an identifier of this call."""
+    Also returns the current collective of torch.distributed, if any, and an identifier of this
+    call."""
     frames: list[tuple[str, bool]] = []
     operation, call = "", 0
     main = threading.main_thread().ident or 0

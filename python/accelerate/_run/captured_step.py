@@ -27,7 +27,7 @@ def _describe(value: Any) -> str:
         return _describe(
             {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         )
-    # Numbers and strings are part of the recording.
+    # A recording contains the values of numbers and strings.
     return repr(value)
 
 

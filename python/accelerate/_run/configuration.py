@@ -72,7 +72,7 @@ def checked_precision(mixed_precision: PrecisionType | str | None) -> str | None
 def dynamo_plugin_of(
     backend: DynamoBackend | str | None, plugin: TorchDynamoPlugin | None
 ) -> TorchDynamoPlugin:
-    """Returns how models are compiled, according to either argument or the environment
+    """Returns how models are compiled, as set by either argument or by the environment
     variables."""
     if backend is not None and plugin is not None:
         raise UsageError(
@@ -85,7 +85,7 @@ def dynamo_plugin_of(
 def parallelism_config_of(
     config: ParallelismConfig | None, tp_plugin: TorchTensorParallelPlugin | None
 ) -> ParallelismConfig | None:
-    """Returns the configuration of either argument or of the environment variables."""
+    """Returns the configuration that either argument or the environment variables set."""
     if config is None and tp_plugin is not None:
         return ParallelismConfig(tp_size=tp_plugin.tp_size)
     if config is None and parse_flag_from_env("ACCELERATE_USE_PARALLELISM_CONFIG"):
@@ -110,7 +110,8 @@ class Configuration:
         if self.has_fp8_handler:
             raise UsageError(
                 "[Accelerator] Passing in an FP8 configuration requires setting "
-                "`mixed_precision='fp8'`, which is not supported. Leave it out and use bf16"
+                "`mixed_precision='fp8'`, which is not supported. Leave out the FP8 configuration "
+                "and use bf16"
             )
 
     def _size_mesh(self, options: _C.AcceleratorOptions) -> None:
@@ -121,7 +122,8 @@ class Configuration:
             options.parallelism = _C.MeshSizes(shard=size)
         if config is not None:
             config._validate_accelerator(self)
-            # Otherwise, FSDP version 1 and DeepSpeed shard over all processes, as in the original.
+            # If the configuration has no dimensions of its own, FSDP version 1 and DeepSpeed shard
+            # over all processes, as in the original.
             has_own = config.dp_shard_enabled or config.non_data_parallel_size > 1
             if has_own or not self._context.is_sharded:
                 options.parallelism = config._mesh_sizes()
@@ -237,7 +239,7 @@ class Configuration:
 
     @property
     def should_save_model(self) -> bool:
-        """Whether this process has a part of the model that must be saved."""
+        """Whether this process must save a part of the model."""
         return self.parallelism_config is not None or self.state.is_local_main_process
 
     def _rank_along(self, dimension: str, words: str) -> int:

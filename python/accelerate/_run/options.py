@@ -41,7 +41,7 @@ _HANDLERS = (
     TERecipeKwargs,
 )
 _OF_DDP = "DistributedDataParallelKwargs"
-# Environment variables that a launcher sets for features that must not be ignored silently.
+# Environment variables with which a launcher requests features that must not be ignored silently.
 _SWITCHES = {
     "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
 }
@@ -190,7 +190,7 @@ def num_accumulation_steps(steps: Any) -> int:
 def accumulation_plugin(
     steps: Any, plugin: GradientAccumulationPlugin | None
 ) -> GradientAccumulationPlugin:
-    """Merges both arguments for gradient accumulation.
+    """Merges the two arguments for gradient accumulation into one plugin.
 
     As in the original, the environment variable overrides `steps`, but not a plugin."""
     steps = num_accumulation_steps(steps)

@@ -21,7 +21,7 @@ def join(
     context: RunContext, joinables: Iterable[Any], is_even: bool, even_batches: bool | None
 ) -> AbstractContextManager[None]:
     """Implements `Accelerator.join_uneven_inputs`. `is_even` says whether loaders complete the last
-    batches outside of the block."""
+    batches when they are used outside of the block."""
     if not context.state.use_distributed:
         # The original does not check the models in this case either.
         return nullcontext()

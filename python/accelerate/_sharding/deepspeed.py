@@ -39,7 +39,7 @@ _FOLLOWED = (
     "zero_optimization.stage",
     "zero_optimization.offload_optimizer.",
     "zero_optimization.offload_param.",
-    # Always the case: weights are returned whole and in the model's own precision.
+    # Always enabled: weights are returned whole and in the model's own precision.
     "zero_optimization.stage3_gather_16bit_weights_on_model_save",
     "zero_optimization.stage3_gather_fp16_weights_on_model_save",
     # Always the case.
@@ -83,7 +83,7 @@ _ONLY_SPEED = (
     "zero_optimization.stage3_module_granularity_threshold",
     "zero_optimization.stage3_use_all_reduce_for_fetch_params",
 )
-# Values that request nothing, in addition to false ones.
+# Values that request nothing, in addition to those that are false.
 _DEFAULTS = {
     "communication_data_type": "fp32",
     "data_types.grad_accum_dtype": "fp32",
@@ -180,7 +180,7 @@ def _is_offloaded(plugin: DeepSpeedPlugin, device: torch.device) -> bool:
     """Whether shards are stored in host memory, which is always true on CPUs. Parameters and their
     optimizer state move together, so one of the two sections is enough."""
     is_wanted = False
-    # The lowest stage that shards it, as in DeepSpeed.
+    # Offloading needs at least the stage that shards the tensors, as in DeepSpeed.
     for what, lowest in (("optimizer", OPTIMIZER), ("param", PARAMETERS)):
         where = plugin.get_value(f"zero_optimization.offload_{what}.device")
         if where in (None, "none"):
@@ -222,7 +222,7 @@ def resolve(accelerator: Any, objects: tuple) -> list[Any]:
 
 
 def _one_of(objects: tuple, kind: Any) -> Any:
-    # Objects prepared earlier were already checked.
+    # Objects that were prepared earlier have already been checked.
     found = [
         obj
         for obj in objects
@@ -366,7 +366,8 @@ def _optimizer_of(plugin: DeepSpeedPlugin, dummy: DummyOptim) -> torch.optim.Opt
         return kind(dummy.params, **options)
     except TypeError as error:
         raise UsageError(
-            f"[DeepSpeed] Cannot create the optimizer {name} with {options}: {error}"
+            f"[DeepSpeed] Cannot create the optimizer {name} with {options}: {error}. Correct the "
+            "section 'optimizer' of the configuration"
         ) from error
 
 
@@ -387,7 +388,8 @@ def _scheduler_of(plugin: DeepSpeedPlugin, dummy: DummyScheduler, driven: Any) -
         return kinds[name](driven, **options)
     except TypeError as error:
         raise UsageError(
-            f"[DeepSpeed] Cannot create the scheduler {name} with {options}: {error}"
+            f"[DeepSpeed] Cannot create the scheduler {name} with {options}: {error}. Correct the "
+            "section 'scheduler' of the configuration"
         ) from error
 
 

@@ -186,7 +186,7 @@ def materialise(model: torch.nn.Module, device: torch.device, is_main_process: b
             if tensor is None or not tensor.is_meta:
                 continue
             if isinstance(tensor, torch.nn.Parameter):
-                # Host memory that is never written uses no physical memory.
+                # Host memory takes up no physical memory until it is written.
                 made: Any = torch.empty_like(tensor, device=device)
                 made = torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
             else:

@@ -19,7 +19,8 @@ from accelerate.errors import AccelerateError
 @contextmanager
 def written_whole(path: str | os.PathLike, sync: bool = True) -> Iterator[str]:
     """Yields a temporary path next to `path`, which is renamed to `path` at the end of the block.
-    If the block raises, the file is removed. Without `sync`, a power failure may lose the file."""
+    If the block raises, the temporary file is removed. Without `sync`, the file may be lost in a
+    power failure."""
     folder, name = os.path.split(os.path.abspath(path))
     handle, temporary = tempfile.mkstemp(prefix=f".{name}.", suffix=".tmp", dir=folder)
     try:
@@ -59,8 +60,8 @@ def save_pickle(value: Any, path: str | os.PathLike) -> None:
 
 def without_aliases(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """Returns the entries without aliases, and the aliases. An alias is a tensor that is also
-    listed under an earlier name, which the map contains. Tensors without elements share no
-    memory."""
+    listed under an earlier name. The second result maps the alias to this name. Tensors without
+    elements share no memory."""
     first: dict[tuple, str] = {}
     kept: dict[str, Any] = {}
     aliases: dict[str, str] = {}

@@ -16,7 +16,7 @@ KINDS = ("torch", "python", "numpy")
 
 
 def take(kinds: Iterable[str] = KINDS) -> dict[str, Any]:
-    """Returns the current states. That of NumPy is included only if NumPy has been imported."""
+    """Returns the current states. NumPy's state is included only if NumPy has been imported."""
     states: dict[str, Any] = {}
     for kind in kinds:
         if kind == "torch":
@@ -29,7 +29,7 @@ def take(kinds: Iterable[str] = KINDS) -> dict[str, Any]:
 
 
 def put(states: dict[str, Any]) -> None:
-    """Restores states from `take`. Other generators are unchanged."""
+    """Restores states that `take` returned. Other generators are unchanged."""
     if "torch" in states:
         torch.set_rng_state(states["torch"])
     if "python" in states:

@@ -42,7 +42,7 @@ _PATHS: dict[str, type] = {
         pathlib.PureWindowsPath,
     )
 }
-# Supported factories of a defaultdict. Any other factory would be code.
+# Supported factories of a defaultdict. Restoring any other factory would mean storing code.
 _FACTORIES: dict[str, type] = {
     kind.__name__: kind
     for kind in (bool, int, float, complex, str, bytes, list, tuple, set, dict, Counter, deque)
@@ -81,12 +81,12 @@ def _class_of(owner: str, kind: str, module: str, name: str) -> type:
 
 
 def _empty_instance(kind: type) -> Any:
-    """Returns an instance that is created as in pickle, without calling `__init__`."""
+    """Returns an instance that is created without calling `__init__`, as in pickle."""
     return object.__new__(kind)
 
 
 def _attributes_of(instance: Any) -> dict[str, Any]:
-    """Returns the attributes of an instance. For a dataclass, these are its fields and other
+    """Returns the attributes of an instance. For a dataclass, these are its fields and any other
     attributes that were set."""
     names = [field.name for field in dataclasses.fields(instance)]
     found = {name: getattr(instance, name) for name in names if hasattr(instance, name)}
@@ -361,8 +361,8 @@ OWN = "python"
 
 class SharedState(ObjectState):
     """An object that also exists in C++. `split` returns the state that both languages have, under
-    the same keys as in C++, and the rest. `join` combines the two. The rest is None if C++ saved
-    the checkpoint. `check` raises an error if the joined state cannot be loaded."""
+    the same keys as in C++, and the rest. `join` combines the two parts. The rest is None if C++
+    saved the checkpoint. `check` raises an error if the joined state cannot be loaded."""
 
     def __init__(
         self,

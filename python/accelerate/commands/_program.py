@@ -67,7 +67,7 @@ def make_parser(*command: str, subparsers: Any = None) -> argparse.ArgumentParse
 
 def _add_option(target: Any, option: dict[str, Any]) -> None:
     names = option["names"]
-    # argparse treats a percent sign as a format.
+    # argparse treats a percent sign as the start of a format.
     text = option["help"].replace("%", "%%") if option["group"] else argparse.SUPPRESS
     if not names[0].startswith("-"):
         target.add_argument(names[0], help=text)
@@ -139,7 +139,7 @@ def _explain(command: list[str], flag: str) -> str:
 
 
 def command_line(args: argparse.Namespace, *command: str) -> list[str]:
-    """Returns the command line of the program that corresponds to a namespace."""
+    """Returns the program's command line that corresponds to a namespace."""
     description = describe(*command)
     chosen: set[str] = getattr(args, "nondefault", set())
     options: list[str] = []

@@ -19,7 +19,7 @@ def env_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:
 
 
 def env_command(args: argparse.Namespace) -> dict[str, str]:
-    """Prints the program's output and returns it as a dict."""
+    """Prints the program's output and returns its entries as a dictionary."""
     text = _program.output(_program.command_line(args, "env"))
     print(text, end="")
     return dict(re.findall(r"^- (.*?): ((?:.*\n(?:    .*\n)*))", text, re.MULTILINE))

@@ -69,7 +69,7 @@ def convert_config_to_fsdp2(config: dict[str, Any]) -> dict[str, Any]:
         return config
     if section.get("fsdp_version", 1) == 2:
         logger.warning(
-            "Config already specifies FSDP2, skipping conversion; if it has FSDP1 keys, set "
+            "Config already specifies FSDP2, skipping conversion. If it has FSDP1 keys, set "
             "`fsdp_version` to 1 and run the command again"
         )
         return config

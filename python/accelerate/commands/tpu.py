@@ -51,7 +51,7 @@ def tpu_command_launcher(args: argparse.Namespace) -> None:
         subprocess.run(command, check=True)
     except FileNotFoundError:
         raise FileNotFoundError(
-            "[tpu-config] the program `gcloud` is not on the PATH; install the Google Cloud SDK"
+            "[tpu-config] The program `gcloud` is not on the PATH. Install the Google Cloud SDK"
         ) from None
     print("Successfully setup pod.")
 

@@ -361,18 +361,20 @@ class DataLoaderConfiguration:
 
     # Whether a batch of the loader is split into one share per process.
     split_batches: bool = False
-    # Whether process 0 reads and sends the others their shares. None: only for an IterableDataset.
+    # Whether process 0 reads and sends the other processes their shares. None means only for an
+    # IterableDataset.
     dispatch_batches: bool | None = None
     # Whether the last batches are completed with samples from the start, so that all processes have
     # the same number of batches.
     even_batches: bool = True
     # Whether to shuffle with a generator that is reseeded in each epoch.
     use_seedable_sampler: bool = False
-    # The seed for this generator. None: torch's current seed. Process 0's seed is used.
+    # The seed for this generator. None means torch's current seed. All processes use process 0's
+    # seed.
     data_seed: int | None = None
-    # Whether copies to the device are asynchronous. Needs pinned memory.
+    # Whether copies to the device are asynchronous, which requires pinned memory.
     non_blocking: bool = False
-    # Whether loaders can save their position. Needs torchdata 0.8 or newer.
+    # Whether loaders can save their position, which requires torchdata 0.8 or newer.
     use_stateful_dataloader: bool = False
 
 
@@ -404,7 +406,7 @@ class GradientAccumulationPlugin(KwargsHandler):
     """When gradients are synchronised and the optimizer steps."""
 
     num_steps: int | None = None
-    # Whether the scheduler counts batches, not optimizer steps.
+    # Whether the scheduler counts batches instead of optimizer steps.
     adjust_scheduler: bool = True
     # Whether the last batch of a loader always steps.
     sync_with_dataloader: bool = True
@@ -422,9 +424,9 @@ class TorchDynamoPlugin(KwargsHandler):
     fullgraph: bool | None = None
     dynamic: bool | None = None
     options: Any = None
-    # Whether not to compile anything, for tests.
+    # Whether to turn compilation off, for tests.
     disable: bool = False
-    # Whether to compile a repeated block only once, for all blocks of its class.
+    # Whether to compile a repeated block only once for all blocks of its class.
     use_regional_compilation: bool | None = None
 
     def __post_init__(self) -> None:
@@ -698,7 +700,8 @@ class FullyShardedDataParallelPlugin:
                 kind = get_module_class_from_name(model, name)
                 if kind is None:
                     raise ValueError(
-                        f"[FSDP] Could not find the transformer layer class {name} in the model."
+                        f"[FSDP] Could not find the transformer layer class {name} in the model. "
+                        "Correct transformer_cls_names_to_wrap."
                     )
                 kinds.add(kind)
             self.auto_wrap_policy = functools.partial(

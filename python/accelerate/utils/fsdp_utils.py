@@ -58,7 +58,7 @@ def _adapter_names(model: Any) -> dict[str, str]:
     from peft import get_peft_model_state_dict
 
     names = list(model.state_dict())
-    # PEFT decides under which name each tensor is stored. Numbers stand in for the tensors.
+    # PEFT decides under which name each tensor is stored. Pass numbers instead of the tensors.
     numbers = {name: torch.tensor(number) for number, name in enumerate(names)}
     kept = get_peft_model_state_dict(
         model, state_dict=numbers, adapter_name=model.active_adapter, save_embedding_layers=False

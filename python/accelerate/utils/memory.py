@@ -12,8 +12,8 @@ from typing import Any
 from accelerate import _C
 from accelerate._placeholders import placeholders_for
 
-# Messages of the allocators of CUDA, ROCm, XPU, MPS, CPU and HPU, and of cuDNN about batches that
-# are too large.
+# Error messages of the allocators for CUDA, ROCm, XPU, MPS, CPU and HPU, and of cuDNN for batches
+# that are too large.
 _TOO_LARGE = (
     " out of memory.",
     "MPS backend out of memory",
@@ -81,7 +81,8 @@ def find_executable_batch_size(
         nonlocal batch_size
         _check_no_batch_size(function, args)
         while batch_size != 0:
-            # The traceback of the failed call, and with it its tensors, is released only here.
+            # The traceback of the failed call, which keeps its tensors alive, is released only
+            # here.
             clear_device_cache(garbage_collection=True)
             finished, result = run_once(args, kwargs)
             if finished:

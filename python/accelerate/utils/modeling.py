@@ -70,7 +70,8 @@ def is_peft_model(model: Any) -> bool:
 
 
 def id_tensor_storage(tensor: torch.Tensor) -> tuple[torch.device, int, int]:
-    """Identifies a tensor's memory: equal exactly if two tensors share it."""
+    """Identifies a tensor's memory. The results are equal if and only if two tensors share
+    memory."""
     storage = tensor.untyped_storage()
     return tensor.device, storage.data_ptr(), storage.nbytes()
 
@@ -78,7 +79,8 @@ def id_tensor_storage(tensor: torch.Tensor) -> tuple[torch.device, int, int]:
 def get_mixed_precision_context_manager(
     native_amp: bool = False, autocast_kwargs: AutocastKwargs | None = None
 ) -> AbstractContextManager[Any]:
-    """torch's autocast in the precision of the run. Does nothing if `native_amp` is false."""
+    """Returns torch's autocast in the precision of the run. It has no effect if `native_amp` is
+    False."""
     if not native_amp:
         return nullcontext()
     state = AcceleratorState()
@@ -88,7 +90,7 @@ def get_mixed_precision_context_manager(
 
 
 def get_grad_scaler(distributed_type: DistributedType | None = None, **kwargs: Any) -> Any:
-    """A torch gradient scaler, for losses that no `Accelerator` scales."""
+    """Returns torch's gradient scaler, for losses that no `Accelerator` scales."""
     device = torch.accelerator.current_accelerator(check_available=True)
     return torch.amp.GradScaler("cuda" if device is None else device.type, **kwargs)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights on disk: a folder with one file of raw elements per tensor and an index, as Hugging Face
-Accelerate writes it, or tensors in safetensors files."""
+"""Weights on disk. They are in a folder with an index and one file of raw elements per tensor, as
+Hugging Face Accelerate writes it, or in safetensors files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def offload_weight(
     index: dict[str, Any] | None = None,
 ) -> dict[str, Any] | None:
     """Writes the elements of a tensor to `{weight_name}.dat`, and its dtype and shape to `index`.
-    Returns the index. A full disk leaves no partial file."""
+    Returns the index. If the disk is full, no partial file remains."""
     plain = weight.detach().cpu().resolve_conj().resolve_neg().contiguous()
     if index is not None:
         dtype = str(plain.dtype).removeprefix("torch.")
@@ -107,7 +107,7 @@ def offload_state_dict(save_dir: str | os.PathLike, state_dict: Mapping[str, tor
 
 
 class PrefixedDataset(Mapping):
-    """The entries of a mapping whose keys start with the prefix. They are requested without it."""
+    """The entries of a mapping whose keys start with the prefix. Callers omit the prefix."""
 
     def __init__(self, dataset: Mapping, prefix: str):
         self.dataset = dataset
@@ -124,7 +124,7 @@ class PrefixedDataset(Mapping):
 
 
 class _OpenFiles:
-    """Safetensors files that stay open, so that each header is read once."""
+    """Safetensors files that stay open, so that each header is read only once."""
 
     def __init__(self) -> None:
         self.files: dict[str, Any] = {}
@@ -145,11 +145,12 @@ class _OpenFiles:
 
 
 class OffloadedWeightsLoader(Mapping):
-    """Tensors by name: those in `state_dict`, and those of `index`, which are read from disk at
-    each access. The index contains the dtype and shape of files in `save_folder`, or the
-    `safetensors_file` and `weight_name` of a tensor. It defaults to the index in `save_folder`.
+    """Tensors by name. Contains those in `state_dict`, and those in `index`, which are read from
+    disk on each access. The index contains the dtype and shape of each file in `save_folder`, or
+    the `safetensors_file` and `weight_name` of a tensor. By default, it is the index in
+    `save_folder`.
 
-    Tensors of safetensors files are put on `device`."""
+    Tensors from safetensors files are put on `device`."""
 
     def __init__(
         self,
@@ -160,8 +161,7 @@ class OffloadedWeightsLoader(Mapping):
     ):
         if state_dict is None and save_folder is None and index is None:
             raise ValueError(
-                "Need either a `state_dict`, a `save_folder` or an `index` containing offloaded "
-                "weights."
+                "Pass a `state_dict`, a `save_folder` or an `index` containing offloaded weights."
             )
         if index is None and save_folder is not None:
             index = _read_index(os.path.join(save_folder, _INDEX))
@@ -199,7 +199,7 @@ class OffloadedWeightsLoader(Mapping):
 def extract_submodules_state_dict(
     state_dict: Mapping[str, torch.Tensor], submodule_names: list[str]
 ) -> dict[str, torch.Tensor]:
-    """The entries of the state dict that belong to these submodules."""
+    """Returns the entries of the state dict that belong to these submodules."""
     return {
         key: tensor
         for name in submodule_names

@@ -136,7 +136,7 @@ def gather_object(object: Any) -> Any:  # noqa: A002, the original's name
     except Exception as error:
         report_failure(error)
         raise
-    # Sent as a tensor, so that the comparison matches that of a process that passes tensors.
+    # Sent as a tensor, so that it can be compared with the values of a process that passes tensors.
     own_bytes = torch.frombuffer(bytearray(own), dtype=torch.uint8)
     (rows,) = _group().all_gather([own_bytes], "objects")
     stream = io.BytesIO(ctypes.string_at(rows.data_ptr(), rows.numel()))
@@ -196,11 +196,11 @@ def pad_across_processes(
     tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False
 ) -> Any:
     """Pads each tensor along `dim` with `pad_index` to the largest size on any process. Tensors
-    without that dimension are unchanged. Nested tensors are also unchanged, with a warning."""
+    without that dimension are unchanged. Nested tensors are also unchanged, and cause a warning."""
     tensors = _trees.tensors_of(tensor)
     if any(t.is_nested for t in tensors):
         _debug.warn(
-            "Cannot pad nested tensors without more information. Leaving unprocessed.",
+            "Cannot pad nested tensors without more information. They are left unchanged.",
             CannotPadNestedTensorWarning,
             stacklevel=2,
         )
@@ -251,7 +251,10 @@ def find_batch_size(data: Any) -> int:
     """Returns the size of the first dimension of the first tensor in `data`."""
     for tensor in _trees.tensors_of(data):
         return tensor.shape[0]
-    raise ValueError("[find_batch_size] The data contains no tensors, so it has no batch size")
+    raise ValueError(
+        "[find_batch_size] The data contains no tensors, so it has no batch size. Pass data with at "
+        "least one tensor"
+    )
 
 
 def ignorant_find_batch_size(data: Any) -> int | None:
@@ -287,7 +290,7 @@ def convert_to_fp32(tensor: Any) -> Any:
 
 
 class ConvertOutputsToFp32:
-    """A function whose half-precision outputs are converted to fp32."""
+    """Wraps a function and converts its half-precision outputs to fp32."""
 
     def __init__(self, model_forward: Callable) -> None:
         self.model_forward = model_forward
@@ -304,7 +307,7 @@ class ConvertOutputsToFp32:
 
 
 def convert_outputs_to_fp32(model_forward: Callable) -> Callable:
-    """Returns the function with half-precision outputs converted to fp32."""
+    """Returns the function, with its half-precision outputs converted to fp32."""
     converted = ConvertOutputsToFp32(model_forward)
 
     def forward(*args: Any, **kwargs: Any) -> Any:

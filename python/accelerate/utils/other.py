@@ -88,8 +88,8 @@ def save(
     obj: Any, f: Any, save_on_each_node: bool = False, safe_serialization: bool = False
 ) -> None:
     """Writes the object on the main process, or with `save_on_each_node` on the first process of
-    each machine. Other processes do not wait. Uses `torch.save`, or with `safe_serialization`
-    writes a dictionary of tensors to a safetensors file. `f` is a path, which is written
+    each machine. Other processes do not wait. Uses `torch.save`. With `safe_serialization`, it
+    writes a dictionary of tensors to a safetensors file instead. `f` is a path, which is written
     atomically. For pickles, it can also be an object with `write`."""
     state = PartialState()
     is_writer = state.is_local_main_process if save_on_each_node else state.is_main_process

@@ -47,7 +47,7 @@ def load_config_from_file(config_file: str | None) -> BaseConfig:
     path = default_config_file if config_file is None else os.fspath(config_file)
     if not os.path.isfile(path):
         raise FileNotFoundError(
-            f"[config] The passed configuration file `{path}` does not exist; pass an existing "
+            f"[config] The passed configuration file `{path}` does not exist. Pass an existing "
             "one, or write one with `accelerate config`"
         )
     document = _read(path)
@@ -122,7 +122,7 @@ class BaseConfig:
         try:
             config = cls(**{key: value for key, value in values.items() if key in known})
         except TypeError as error:
-            raise ValueError(f"[{path}] {error}; add the missing keys") from None
+            raise ValueError(f"[{path}] {error}. Add the missing keys") from None
         vars(config).update({key: value for key, value in values.items() if key not in known})
         return config
 
