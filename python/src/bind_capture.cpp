@@ -10,7 +10,7 @@ using detail::StepCapture;
 
 namespace {
 
-/// The results of a step besides tensors. Any thread may release them.
+/// The results of a step that are not tensors. Any thread may release them.
 std::shared_ptr<const void> keep(py::object object) {
   return std::shared_ptr<py::object>(
       new py::object(std::move(object)), [](py::object* kept) {

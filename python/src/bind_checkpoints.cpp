@@ -8,8 +8,8 @@ namespace {
 
 namespace py = pybind11;
 
-/// The exception that corresponds to a Python class name; null for an empty
-/// name.
+/// Returns the exception that corresponds to a Python class name, or null if
+/// the name is empty.
 std::exception_ptr exception_of(
     const std::string& kind,
     const std::string& text) {

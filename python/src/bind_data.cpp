@@ -25,8 +25,8 @@ struct DeleteWithoutGil {
   }
 };
 
-/// A batch's bytes (none if it is not sent), its samples, and how many of them
-/// are real.
+/// The bytes of a batch (empty if it is not sent), the number of its samples,
+/// and how many of them are real.
 using BatchOfBytes = std::tuple<std::optional<py::bytes>, int64_t, int64_t>;
 
 DispatchedBatch to_message(const BatchOfBytes& batch) {
@@ -117,8 +117,8 @@ void bind_dealer(py::module_& module) {
       .def("deal", &BatchDealer::deal, py::arg("sizes"));
 }
 
-/// The shard of one rank, or in the reference of `accelerate verify` those of
-/// all ranks together.
+/// The shard of one rank. In the reference run of `accelerate verify`, it
+/// contains the shards of all ranks.
 class ShardOfRanks {
  public:
   ShardOfRanks(const BatchOptions& options, ShardOptions shard) {

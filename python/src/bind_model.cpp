@@ -11,7 +11,7 @@ namespace {
 
 namespace py = pybind11;
 
-/// The current forward. C++ callers keep it on the stack instead.
+/// The current forward pass. C++ callers keep it on the stack instead.
 class Forward {
  public:
   explicit Forward(std::shared_ptr<ModelContext> context)
@@ -28,7 +28,7 @@ class Forward {
     scope_.reset();
     return outputs;
   }
-  /// Called if the user's forward has thrown.
+  /// Called if the user's `forward` has thrown.
   void abandon() { scope_.reset(); }
 
  private:
@@ -36,7 +36,7 @@ class Forward {
   std::unique_ptr<detail::ForwardScope> scope_;
 };
 
-/// While it is entered, gradients of the model stay local.
+/// Gradients of the model stay local between `enter` and `exit`.
 class NoSync {
  public:
   explicit NoSync(std::shared_ptr<ModelContext> context)
@@ -50,8 +50,8 @@ class NoSync {
 };
 
 /// Whether the dictionaries contain exactly these objects, in this order.
-/// Called for all parameters in every forward, where a loop in Python would be
-/// too slow.
+/// Called for all parameters in every forward pass, so a loop in Python would
+/// be too slow.
 bool contain_exactly(const py::list& tables, const py::list& values) {
   const auto count = PyList_GET_SIZE(values.ptr());
   Py_ssize_t index = 0;

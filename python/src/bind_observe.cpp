@@ -10,8 +10,8 @@ namespace {
 
 namespace py = pybind11;
 
-/// The result of the package's function: frames as pairs, the collective, and
-/// an identifier of this call.
+/// The result of the Python function that takes the stack: frames as pairs, the
+/// collective, and an identifier of this call.
 using Taken = std::
     tuple<std::vector<std::pair<std::string, bool>>, std::string, uint64_t>;
 

@@ -9,7 +9,7 @@ namespace {
 
 namespace py = pybind11;
 
-/// A class of its own, because pybind11 converts vectors to lists.
+/// Wraps the vector in a class, because pybind11 converts vectors to lists.
 struct BoundTree {
   ModuleTree modules = {};
 };
@@ -48,7 +48,7 @@ BoundTree make_tree(std::vector<ModuleRow> rows) {
   return {std::move(tree)};
 }
 
-/// Index 0, the model, stands for a tensor.
+/// Index 0 marks a tensor, because it is the index of the model itself.
 std::vector<PlacedPart> parts_in(
     const ModuleTree& tree,
     const std::vector<Part>& rows) {
@@ -56,7 +56,11 @@ std::vector<PlacedPart> parts_in(
   for (const auto& [name, module] : rows) {
     if (module >= tree.size()) {
       throw UsageError(str_cat(
-          "[device_map] '", name, "' has the index ", module, " of no module"));
+          "[device_map] '",
+          name,
+          "' refers to module ",
+          module,
+          ", which does not exist"));
     }
     parts.push_back({name, module == 0 ? PlacedPart::kTensor : module});
   }

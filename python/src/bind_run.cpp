@@ -253,7 +253,7 @@ void bind_run(py::module_& module) {
                       py::function complain) {
             std::unique_ptr<TrainingRun> run;
             {
-              // Ranks communicate here, also through their store.
+              // Ranks communicate here, partly through their store.
               const py::gil_scoped_release no_gil;
               run = std::make_unique<TrainingRun>(
                   std::move(options), system_env, std::move(step_state));

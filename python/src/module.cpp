@@ -23,6 +23,6 @@ PYBIND11_MODULE(_C, module) {
   bind_capture(module);
   bind_verification(module);
   bind_selftest(module);
-  // The major version of CUDA that the engine can use; 0 without CUDA.
+  // The major version of CUDA that the engine can use, or 0 without CUDA.
   module.attr("cuda_version") = ACCELERATE_CUDA_VERSION;
 }

@@ -26,9 +26,9 @@ struct CollectorOff {
 };
 
 #if PY_VERSION_HEX >= 0x030B0000
-/// The value of a variable; null if it has no value yet. Does not use
-/// `f_locals`, which would store a copy of all values in the frame and free
-/// those of the previous copy.
+/// Returns the value of a variable, or null if it has no value yet. Does not
+/// use `f_locals`, which would store a copy of all values in the frame and free
+/// the values of the previous copy.
 py::object variable_of(
     PyFrameObject* frame,
     [[maybe_unused]] size_t index,

@@ -8,11 +8,11 @@
 
 namespace accelerate::python {
 
-/// For each frame of `thread`, innermost first: file, function, line, an
-/// identifier of this call (two numbers), and variables. These are all
-/// variables if the file ends with `collectives_file`; in the innermost frame,
-/// they are the variables of type `handle`. Consistent, and does not extend the
-/// lifetime of a frame.
+/// Returns, for each frame of `thread`, innermost first, the file, function,
+/// line, an identifier of the call (two numbers), and variables. If the name of
+/// the file ends with `collectives_file`, these are all variables. In the
+/// innermost frame, they are the variables of type `handle`. The result is
+/// consistent, and does not extend the lifetime of a frame.
 pybind11::list running_frames(
     unsigned long thread,
     const std::string& collectives_file,
