@@ -39,8 +39,8 @@ class PlainPrompter : public Prompter {
     if (!std::getline(in_, line)) {
       out_ << '\n';
       throw ConfigError(
-          "[config] the input ended before all questions were answered; "
-          "nothing was written");
+          "[config] The input ended before all questions were answered. "
+          "Nothing was written");
     }
     const std::string answer(trimmed(line, " \t\r\n"));
     return answer.empty() ? preset : answer;

@@ -45,9 +45,9 @@ class RawModeGuard {
   RawModeGuard(int in, int out) {
     if (tcgetattr(in, &cooked_mode) != 0) {
       throw SystemError(str_cat(
-          "[config] the terminal is not responding (",
+          "[config] The terminal is not responding (",
           std::strerror(errno),
-          "); answer through a pipe instead"));
+          "). Answer the questions through a pipe instead"));
     }
     raw_terminal = in;
     raw_output = out;
@@ -270,7 +270,7 @@ class TerminalPrompter : public Prompter {
   [[noreturn]] void end_of_input() {
     write_bytes(out_, "\n");
     throw ConfigError(
-        "[config] the input ended before all questions were answered; nothing "
+        "[config] The input ended before all questions were answered. Nothing "
         "was written");
   }
 

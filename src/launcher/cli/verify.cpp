@@ -235,7 +235,8 @@ int verify_program(
 void add_verify_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
       "verify",
-      "Check that several processes compute the same as a single process");
+      "Check that several processes compute the same results as a single "
+      "process");
   command->group(kTrainCommands);
   const auto flags = add_launch_flags(*command);
   const auto num_steps = std::make_shared<int>(5);
