@@ -27,7 +27,8 @@ _ERROR_BASES = {"error": Exception, "warning": UserWarning}
 
 
 class NotThereYet(NotImplementedError, AttributeError):
-    """Also an AttributeError, so that `hasattr` returns False."""
+    """Raised when an unsupported name is used. It is also an AttributeError, so `hasattr` returns
+    False."""
 
 
 class _Names:
@@ -213,7 +214,7 @@ class Placeholder:
 
 
 class _ValuePlaceholder(Placeholder):
-    """Stands for a constant: any use of its value raises."""
+    """Stands for a constant. Any use of its value raises an error."""
 
     __hash__ = Placeholder.__hash__
 
@@ -235,7 +236,7 @@ def _load(module: str, name: str) -> Any:
 
 
 class _PlaceholderLoader:
-    """Fills a module without a file. All its names come from the table."""
+    """Loads a module that has no file. All its names come from the table."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
         return None

@@ -497,7 +497,7 @@ class Accelerator(Configuration, Processes):
         return self._prepare_scheduler(scheduler, is_configured=False)
 
     def _prepare_scheduler(self, scheduler: Any, is_configured: bool) -> AcceleratedScheduler:
-        """`is_configured` is whether DeepSpeed's configuration names the scheduler, so that the
+        """`is_configured` says whether DeepSpeed's configuration names the scheduler, so that the
         engine advances it."""
         if isinstance(scheduler, AcceleratedScheduler):
             return scheduler
@@ -870,10 +870,9 @@ class Accelerator(Configuration, Processes):
     ) -> None:
         """Writes the weights to a folder that `from_pretrained` can read, in files of at most
         `max_shard_size` with an index. The main process writes, or one process per machine. If
-        parameters are sharded, call it on all processes. No process then needs memory for the whole
-        model, unless its `state_dict` contains more than its parameters and buffers, or the files
-        are pickles (`safe_serialization=False`). Weights on disk (`dispatch_model`) are loaded for
-        this."""
+        parameters are sharded, call this method on all processes. No process then needs memory for
+        the whole model, unless its `state_dict` contains more than its parameters and buffers, or
+        the files are pickles (`safe_serialization=False`). Weights that `dispatch_model` keeps on disk are loaded into memory first."""
         if _verification.RECORDER is not None:
             return  # `accelerate verify` leaves no files.
         context = context_of_model(self._context, model)

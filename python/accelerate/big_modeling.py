@@ -126,7 +126,7 @@ def disk_offload(
     preload_module_classes: list[str] | None = None,
 ) -> torch.nn.Module:
     """Like `cpu_offload`, but keeps the weights in files in `offload_dir`. If the folder has an
-    index, its files are used as they are."""
+    index, its files are used unchanged."""
     device = _first_device(model) if execution_device is None else execution_device
     if not _has_index(offload_dir):
         offload_state_dict(offload_dir, model.state_dict())

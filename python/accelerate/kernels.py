@@ -70,7 +70,8 @@ def cross_entropy(
 def layer_norm(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = 1e-5
 ) -> torch.Tensor:
-    """Layer norm over the last dimension. Its backward pass takes one sweep over memory."""
+    """Computes the layer norm over the last dimension. The backward pass takes a single pass over
+    memory."""
     return torch.ops.accelerate.layer_norm(x, weight, bias, eps)
 
 
@@ -134,7 +135,7 @@ def embedding(
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """Like `torch.nn.functional.linear`, but computes the gradient of the bias at memory
+    """Like `torch.nn.functional.linear`, but computes the gradient of the bias at full memory
     bandwidth."""
     return torch.ops.accelerate.linear(x, weight, bias)
 
@@ -227,9 +228,9 @@ def add_rms_norm(
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotary position embedding. Rotates channels d and d + D / 2 of each head by an angle. `x` is
-    batch x tokens x heads x D. The cosine and sine of the angles are float32 tensors of shape
-    (batch or 1) x tokens x D / 2."""
+    """Computes the rotary position embedding, which rotates channels d and d + D / 2 of each head
+    by an angle. `x` is batch x tokens x heads x D. The cosine and sine of the angles are float32
+    tensors of shape (batch or 1) x tokens x D / 2."""
     return torch.ops.accelerate.rotate(x, cos, sin)
 
 

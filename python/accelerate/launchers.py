@@ -47,9 +47,9 @@ def notebook_launcher(
     printed. An exception in a worker is raised here as `LaunchError` with the worker's rank and
     traceback. An interrupt stops all workers. Tensors in the returned value are on the CPU.
 
-    With `num_nodes` machines, call it on each machine. Pass the `node_rank` of the machine, the
-    address of machine 0 and the same `use_port`. `num_processes` is the number of processes on one
-    machine. Machine 0 returns the value. Guide: docs/guide_python.md, "Notebooks".
+    With `num_nodes` machines, call this function on each machine. Pass the `node_rank` of the
+    machine, the address of machine 0 and the same `use_port`. `num_processes` is the number of
+    processes on one machine. Machine 0 returns the value. Guide: docs/guide_python.md, "Notebooks".
     """
     _check_call(_WHERE, function, args)
     _accept_only("rdzv_id", rdzv_id, "none")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranks of this process and the state of the current step. Each exists once per Python process.
+"""The ranks of this process and the state of the current step. There is one of each per Python
+process.
 
 See docs/guide_python.md."""
 

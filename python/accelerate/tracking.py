@@ -102,7 +102,7 @@ class GeneralTracker:
         """Opens the run. `Accelerator.init_trackers` calls it when processes are connected."""
 
     def store_init_configuration(self, values: dict) -> None:
-        """Stores the hyper-parameters, a dictionary of booleans, numbers, strings and None."""
+        """Stores the hyperparameters, a dictionary of booleans, numbers, strings and None."""
 
     def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
         """Stores the named values at this step."""
@@ -140,8 +140,8 @@ class TensorBoardTracker(GeneralTracker):
 
     @on_main_process
     def store_init_configuration(self, values: dict) -> None:
-        """Stores the hyper-parameters for TensorBoard, and in a file `hparams.yml` in a folder
-        whose name is the current time."""
+        """Stores the hyperparameters in TensorBoard's format, and in a file `hparams.yml` in a
+        folder whose name is the current time."""
         import yaml
 
         self.writer.add_hparams(values, metric_dict={})
@@ -178,9 +178,9 @@ class TensorBoardTracker(GeneralTracker):
 
 
 class _ProjectTracker(GeneralTracker):
-    """The base class for services with an interface like W&B, whose package has the tracker's name
-    and functions `init` and `config`, and whose run has `log` and `finish`. `kwargs` are passed to
-    `init`."""
+    """The base class for services with an interface like that of W&B. The service's package has the
+    tracker's name and the members `init` and `config`. Its runs have the methods `log` and
+    `finish`. `kwargs` are passed to `init`."""
 
     requires_logging_directory = False
     main_process_only = False
@@ -675,7 +675,7 @@ class JsonLinesTracker(GeneralTracker):
     @on_main_process
     def log(self, values: dict, step: int | None = None) -> None:
         """Logs numbers, strings, booleans, and dicts of these as `name/inner`. Without a step, uses
-        the one after the latest."""
+        the step after the latest one."""
         if self.file is None:
             self._warn_once(
                 f"[log] {', '.join(values)} and all later values are not written, because the "

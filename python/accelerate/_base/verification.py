@@ -58,7 +58,7 @@ def before_backward() -> None:
 def watch_optimizers(
     prepared: Callable[[], list[Any]], models: Callable[[], list[torch.nn.Module]]
 ) -> None:
-    """Reports optimizers that train a prepared model, but are not in `prepared`."""
+    """Reports optimizers that train a prepared model but are not in `prepared`."""
     if RECORDER is None:
         return
     recorder = RECORDER
@@ -141,8 +141,8 @@ def watch_modules(model: torch.nn.Module) -> None:
 
 
 def _watch_loaders(recorder: _C.StepRecorder) -> None:
-    """Also watches torch's own loaders. Prepared loaders read through them, but report a batch
-    later, when they return it."""
+    """Also watches torch's own loaders. Prepared loaders read through torch's loaders, but report a
+    batch only when they return it."""
     from torch.utils.data import dataloader
 
     kind: Any = dataloader._BaseDataLoaderIter

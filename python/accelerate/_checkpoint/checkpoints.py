@@ -76,9 +76,9 @@ def folder_to_save(context: RunContext, output_dir: Any, layout: str | None) -> 
 
 
 def _number_of_main_process(context: RunContext) -> int:
-    """The number that the main process uses for this save. The main process may have saved alone,
-    so its counter may be ahead of ours. This function reads the main process's files instead of
-    communicating, because saving must not wait for other processes."""
+    """Returns the number that the main process uses for this save. The main process may have saved
+    alone, so its counter may be ahead of ours. This function reads the main process's files instead
+    of communicating, because saving must not wait for other processes."""
     first = context.project.iteration
     parent = folder_of_all(context)
     run = context.run
@@ -328,8 +328,8 @@ def names_of_plain_state(model: torch.nn.Module) -> list[str] | None:
 
 
 def _is_named_tensors(model: torch.nn.Module, state: dict[str, Any]) -> bool:
-    """Whether the module's `state_dict` contains exactly its parameters and buffers, which C++ can
-    write. Module hooks and extra state may change it."""
+    """Whether the module's `state_dict` contains exactly its parameters and buffers, so that C++
+    can write it. Module hooks and extra state may change its content."""
     known = parameter_set(model)
     tensors = dict(zip(known.names, known.parameters)) | dict(
         zip(known.buffer_names, known.buffers)
@@ -684,7 +684,7 @@ def _read_original(
 
 
 class _Scaler:
-    """Gives the run's scaler torch's `state_dict` and `load_state_dict`."""
+    """Adds torch's `state_dict` and `load_state_dict` to the run's scaler."""
 
     def __init__(self, registry: _C.StateRegistry) -> None:
         self._registry = registry

@@ -125,13 +125,13 @@ class Checkpoints:
         """Saves everything that is needed to resume, and returns the folder.
 
         The folder gets its final name when the main process's files are complete. Other processes
-        add their files without waiting, so the main process may call it alone. If models are
-        sharded, all processes must call it. With automatic naming, the folder is
+        add their files without waiting, so the main process may call this method alone. If models
+        are sharded, all processes must call it. With automatic naming, the folder is
         `project_dir/checkpoints/checkpoint_N`, where N counts the saves of the main process.
         `safe_serialization=False` writes weights with `torch.save`. `layout="accelerate"` writes
-        the layout that Hugging Face Accelerate loads. `asynchronous` returns when everything is
-        copied to host memory, and writes in the background. See `wait_for_save` and
-        docs/guide_checkpoint.md."""
+        the layout that Hugging Face Accelerate loads. With `asynchronous`, the method returns when
+        everything has been copied to host memory, and the files are written in the background. See
+        `wait_for_save` and docs/guide_checkpoint.md."""
         if layout not in (None, "accelerate"):
             raise UsageError(
                 f"[save_state] layout={layout!r} is not supported. Use None (this package's layout) or "
@@ -222,9 +222,9 @@ class Checkpoints:
         **load_model_func_kwargs: Any,
     ) -> None:
         """Resumes from a checkpoint of this package or of Hugging Face Accelerate. First prepare
-        and register the same objects. Call it on all processes. It waits for saves in progress. It
-        changes nothing unless every process can load. If one cannot, all processes raise the same
-        error.
+        and register the same objects. Call this method on all processes. It waits for saves in
+        progress. It changes nothing unless every process can load the checkpoint. If one process
+        cannot, all processes raise the same error.
 
         `input_dir` is a folder, or "latest" for the newest complete checkpoint in
         `project_dir/checkpoints`. With automatic naming, None also means the newest checkpoint. The

@@ -24,9 +24,9 @@ def _signature_of(kind: type) -> inspect.Signature:
 
 
 class Backbone(Piece):
-    """The module that calls the blocks. During a recording, transformers cannot inspect values. It
-    then passes a mask to the blocks even if none is needed, which makes attention several times
-    slower."""
+    """The module that calls the blocks. While a CUDA graph is recorded, transformers cannot inspect
+    values. It then passes a mask to the blocks even if none is needed, which makes attention
+    several times slower."""
 
     @classmethod
     def _accelerate_fits(cls, module: torch.nn.Module) -> bool:
@@ -52,7 +52,7 @@ class Backbone(Piece):
 
 def needed(mask: torch.Tensor | None) -> torch.Tensor | None:
     """Returns the mask, or None if it can be dropped. A checkpointed part of the model needs the
-    original mask, because it is recomputed outside of the model."""
+    original mask, because this part is recomputed outside of the model."""
     return None if thread.is_causal and not is_checkpointed() else mask
 
 

@@ -26,8 +26,8 @@ def is_padded(x: torch.Tensor, kind: torch.dtype) -> bool:
 
 
 class Head(Piece):
-    """Pads the vocabulary to a multiple of 64, because other sizes make the product take several
-    times as long. The logits are a view of the first columns."""
+    """Pads the vocabulary to a multiple of 64, because the matrix product takes several times as
+    long with other sizes. The logits are a view of the first columns."""
 
     _accelerate_takes = ("input",)
 

@@ -80,7 +80,7 @@ def probability(dropout: torch.nn.Module) -> float:
 
 
 class Piece(InPlace):
-    """The base class that precedes the original class of a piece in this package's types."""
+    """The base class of all pieces. In the type of a piece, it precedes the original class."""
 
     # The arguments of the `forward` that the piece replaces.
     _accelerate_takes: tuple[str, ...] = ()
@@ -246,7 +246,7 @@ class _Gelu(Piece):
 
 
 class HeldDropout(Piece):
-    """Does nothing if the block applies the dropout."""
+    """Does nothing if the block applies this dropout itself."""
 
     _accelerate_takes = ("input",)
 

@@ -103,7 +103,7 @@ def _is_of_its_class(module: torch.nn.Module) -> bool:
 
 
 def _models_in(module: torch.nn.Module) -> list[Any]:
-    """Returns the outermost models of transformers."""
+    """Returns the outermost transformers models in the module."""
     base = getattr(sys.modules.get("transformers.modeling_utils"), "PreTrainedModel", None)
     if base is None:
         return []

@@ -109,7 +109,7 @@ def run_function(folder: Path) -> None:
 
 
 def print_traceback(error: BaseException) -> None:
-    """Prints the traceback like Python, without the frames of this file."""
+    """Prints the traceback as Python does, but without the frames of this file."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
         frames = frames.tb_next

@@ -223,7 +223,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
 
     def _receive(self, position: LoopPosition) -> Iterator[tuple[Any, int, _C.BatchFacts]]:
         """Yields this process's batches, each with the number of samples over all processes and its
-        facts."""
+        `BatchFacts`."""
         self.set_epoch(self.iteration)
         with self._as_begun(position):
             if isinstance(self.dataset, IterDataPipe):

@@ -467,7 +467,8 @@ class PlacedLoader(DataLoader):
 
     @property
     def _shard_of_batches(self) -> BatchSamplerShard | None:
-        """The sampler that distributes batches, if it can start within a round."""
+        """The sampler that distributes batches, or None if it cannot start in the middle of a
+        round."""
         level = self._batches
         while level is not None and not isinstance(level, BatchSamplerShard):
             level = getattr(level, "batch_sampler", None)

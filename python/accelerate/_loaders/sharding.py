@@ -314,8 +314,9 @@ class IterableDatasetShard(IterableDataset):
 
 class BatchCounts(NamedTuple):
     """What a loader knows about a batch: the number of its samples, how many of them are real, and
-    the number of real samples over all processes in the same round (-1 if unknown, or None if the
-    batch was not distributed). The other samples are repeats that complete the batch."""
+    the number of real samples over all processes in the same round. The last number is -1 if it is
+    unknown, and None if the batch was not distributed. Samples that are not real are repeats that
+    complete the batch."""
 
     num_samples: int
     num_real: int

@@ -87,9 +87,9 @@ class DeepSpeedEngine:
         load_lr_scheduler_states: bool = True,
         load_module_only: bool = False,
     ) -> tuple[str | None, dict[str, Any]]:
-        """Loads a checkpoint of `save_checkpoint`, by default the latest one. Returns its path and
-        the `client_state`, or None and an empty dictionary if there is no checkpoint. Call it on
-        all processes."""
+        """Loads a checkpoint that `save_checkpoint` has written, by default the latest one. Returns
+        its path and the `client_state`, or None and an empty dictionary if there is no checkpoint.
+        Call it on all processes."""
         accelerator = self.accelerator
         if load_module_only or not (load_optimizer_states and load_lr_scheduler_states):
             raise UsageError(

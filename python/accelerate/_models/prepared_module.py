@@ -361,8 +361,8 @@ class _Engine:
 
 
 class _Retyped:
-    """The base class that precedes the user's class in this package's types. `__class__` is the
-    user's class."""
+    """The base class of this package's types, in which it precedes the user's class. `__class__` is
+    the user's class."""
 
     _accelerate_kind: type
 

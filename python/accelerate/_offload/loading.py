@@ -118,8 +118,8 @@ def get_state_dict_from_offload(
 
 
 def _weights_file(path: str) -> Any:
-    """Opens a safetensors file and checks that its metadata says that torch's tensors were
-    saved."""
+    """Opens a safetensors file and checks its metadata, which must say that it contains torch's
+    tensors."""
     if not os.path.exists(path):
         raise FileNotFoundError(
             f"[load_checkpoint] '{path}' does not exist. Download or copy the whole checkpoint"
@@ -248,8 +248,9 @@ def load_checkpoint_in_model(
     full_state_dict: bool = True,
     broadcast_from_rank0: bool = False,
 ) -> None:
-    """Loads a checkpoint into the model, and each tensor directly onto its device in `device_map`.
-    Tensors for "disk" are written to `offload_folder`. Then call `dispatch_model`.
+    """Loads a checkpoint into the model. Each tensor is loaded directly onto its device in
+    `device_map`. Tensors for "disk" are written to `offload_folder`. Afterwards, call
+    `dispatch_model`.
 
     `checkpoint` is a safetensors or `torch.save` file, an index of several files, or a folder with
     one of these. Floating-point tensors are converted to `dtype`. If it is fp16, those of

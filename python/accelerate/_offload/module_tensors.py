@@ -28,7 +28,8 @@ def as_dtype(dtype: Any) -> Any:
 
 
 def is_never_cast(dtype: torch.dtype) -> bool:
-    """Whether tensors of this dtype keep it even if a model is loaded in a different dtype."""
+    """Whether tensors of this dtype are never converted when a model is loaded in a different
+    dtype."""
     return not dtype.is_floating_point and not dtype.is_complex
 
 
@@ -84,8 +85,8 @@ def set_module_tensor_to_device(
     non_blocking: bool = False,
     clear_cache: bool = True,
 ) -> None:
-    """Moves a parameter or buffer of the module to the device, and sets it to `value` if this is
-    passed. The result has `dtype`, by default the current dtype.
+    """Moves a parameter or buffer of the module to the device. If `value` is passed, the tensor
+    gets this value. The result has `dtype`, by default the current dtype.
 
     `tied_params_map` maps the address of a tensor with several names to its copies on devices.
     Existing copies are reused, and new copies are added."""

@@ -22,8 +22,8 @@ def get_active_deepspeed_plugin(state: Any) -> DeepSpeedPlugin:
 
 
 def fill_policy(plugin: FullyShardedDataParallelPlugin, precision: str) -> None:
-    """Gives a plugin without a policy the policy of the run's precision, as Hugging Face Accelerate
-    does. This policy is only informative, because operators cast."""
+    """If a plugin has no policy, sets the policy that matches the run's precision, as Hugging Face
+    Accelerate does. This policy is only informative, because operators cast."""
     plugin._is_policy_filled_in = given_policy(plugin) is None  # type: ignore[attr-defined]
     plugin.set_mixed_precision(precision)
 

@@ -73,9 +73,9 @@ def _check_values(node: dict[str, Any], remedy: str, prefix: str = "") -> None:
 
 
 class HfDeepSpeedConfig:
-    """A DeepSpeed configuration, created from a dictionary, the path of a JSON file, JSON, or
-    base64-encoded JSON. Values are looked up by dotted names and have the type of their key. Other
-    types raise `ConfigError`."""
+    """A DeepSpeed configuration, created from a dictionary, the path of a JSON file, a JSON string,
+    or base64-encoded JSON. Values are looked up by dotted names and have the type of their key.
+    Other types raise `ConfigError`."""
 
     __module__ = "accelerate.utils.deepspeed"  # The public module.
 

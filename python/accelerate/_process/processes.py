@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of a run in the interface of `Accelerator`, and functions that run on some of
-them."""
+"""The members of `Accelerator` that describe the processes of a run, or that run functions on some
+of them."""
 
 from __future__ import annotations
 

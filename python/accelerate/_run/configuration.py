@@ -56,8 +56,8 @@ _FP8_HANDLERS = {
 
 
 def checked_precision(mixed_precision: PrecisionType | str | None) -> str | None:
-    """Returns the name of the precision. Raises if no release of Hugging Face Accelerate has this
-    name."""
+    """Returns the name of the precision. Raises an error if no release of Hugging Face Accelerate
+    knows this name."""
     if mixed_precision is None:
         return None
     name = str(mixed_precision)
@@ -280,7 +280,7 @@ class Configuration:
         buffer_seq_dims: Sequence[int] | None = None,
         no_restore_buffers: set[torch.Tensor] | None = None,
     ) -> AbstractContextManager[None]:
-        """Does nothing. In the original, it splits sequences over processes, which is not
+        """Does nothing. The original splits sequences over processes here, which is not
         supported."""
         return nullcontext()
 

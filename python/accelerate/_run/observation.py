@@ -62,7 +62,7 @@ class Trackers:
         self, project_name: str, config: dict | None = None, init_kwargs: dict | None = None
     ) -> None:
         """Starts the trackers of `log_with` under this name on the main process. `config` contains
-        the hyper-parameters. `init_kwargs` maps tracker names to additional arguments for their
+        the hyperparameters. `init_kwargs` maps tracker names to additional arguments for their
         classes. Trackers of an earlier call are finished first."""
         self._expects_trackers = False
         if RECORDER is not None:

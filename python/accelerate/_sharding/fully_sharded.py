@@ -24,7 +24,7 @@ OPTIMIZER, GRADIENTS, PARAMETERS = 1, 2, 3
 
 
 def plugin_of(given: Any) -> FullyShardedDataParallelPlugin | None:
-    """Returns the plugin of the argument or the environment variables, or None if nothing is
+    """Returns the plugin from the argument or from the environment variables, or None if nothing is
     sharded."""
     if given is None:
         return FullyShardedDataParallelPlugin() if parse_flag_from_env(_SWITCH) else None
@@ -70,7 +70,7 @@ def _is_offloaded(plugin: FullyShardedDataParallelPlugin, device: torch.device) 
 
 
 def is_hybrid(plugin: FullyShardedDataParallelPlugin) -> bool:
-    """Whether every machine has a complete copy of the model, in shards."""
+    """Whether every machine has a complete, sharded copy of the model."""
     return plugin.fsdp_version != 2 and "HYBRID" in plugin.sharding_strategy.name
 
 
@@ -124,7 +124,7 @@ def gathers_bf16(plugin: FullyShardedDataParallelPlugin) -> bool:
 
 def _reduces_in_trained_dtype(plugin: FullyShardedDataParallelPlugin) -> bool:
     """Whether gradients are reduced in the dtype of the parameters instead of `param_dtype` if the
-    policy has no `reduce_dtype`. FSDP2 does this since torch 2.15."""
+    policy has no `reduce_dtype`. FSDP2 has done this since torch 2.15."""
     return plugin.fsdp_version == 2 and torch.__version__ >= (2, 15)
 
 

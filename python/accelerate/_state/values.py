@@ -54,8 +54,8 @@ class OnlyPickled(UsageError):
 
 
 def _find_class(module: str, name: str) -> type | None:
-    """Returns a class, but only of a module that is already imported, because a name must not cause
-    imports or run code."""
+    """Returns a class, but only from a module that is already imported, because a name must not
+    cause imports or run code."""
     found: Any = sys.modules.get(module)
     for step in name.split("."):
         found = getattr(found, "__dict__", {}).get(step)

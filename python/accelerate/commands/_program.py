@@ -36,8 +36,8 @@ def _description() -> dict[str, Any]:
 
 
 def describe(*command: str) -> dict[str, Any]:
-    """Returns the program's description of one of its commands, e.g. of `describe("config",
-    "default")`."""
+    """Returns the program's description of one of its commands. For example, `describe("config",
+    "default")` describes `accelerate config default`."""
     found = _description()
     for name in command:
         found = found["commands"][name]
@@ -203,7 +203,7 @@ def output(words: list[str]) -> str:
 
 
 def become(*command: str) -> NoReturn:
-    """Replaces this process with the program, with this process's command line."""
+    """Replaces this process with the program, and passes the command line on."""
     program = find_program("commands")
     os.execve(program, [program, *command, *sys.argv[1:]], environment())
 

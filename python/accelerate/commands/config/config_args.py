@@ -137,7 +137,7 @@ class BaseConfig:
         return cls._from_document(_read(path), path)
 
     def to_json_file(self, json_file: str | os.PathLike[str]) -> None:
-        """Writes YAML unless the name ends in .json. Atomic."""
+        """Writes the file atomically, as JSON if its name ends in .json and as YAML otherwise."""
         import torch  # noqa: F401, the compiled module needs its libraries
 
         from accelerate import _C  # Loads torch.
@@ -145,7 +145,7 @@ class BaseConfig:
         _C.write_config(os.fspath(json_file), json.dumps(self.to_dict()))
 
     def to_yaml_file(self, yaml_file: str | os.PathLike[str]) -> None:
-        """Writes JSON if the name ends in .json. Atomic."""
+        """Writes the file atomically, as JSON if its name ends in .json and as YAML otherwise."""
         self.to_json_file(yaml_file)
 
 

@@ -14,7 +14,7 @@ description = "Convert a configuration file from an older version to the current
 
 
 def update_config(args: argparse.Namespace) -> str:
-    """Rewrites the file and returns its path. Raises ValueError if it does not exist."""
+    """Rewrites the file and returns its path. Raises ValueError if the file does not exist."""
     try:
         _program.output(_program.command_line(args, "config", "update"))
     except RuntimeError as error:
