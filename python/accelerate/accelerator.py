@@ -872,7 +872,8 @@ class Accelerator(Configuration, Processes):
         `max_shard_size` with an index. The main process writes, or one process per machine. If
         parameters are sharded, call this method on all processes. No process then needs memory for
         the whole model, unless its `state_dict` contains more than its parameters and buffers, or
-        the files are pickles (`safe_serialization=False`). Weights that `dispatch_model` keeps on disk are loaded into memory first."""
+        the files are pickles (`safe_serialization=False`). Weights that `dispatch_model` keeps on
+        disk are loaded into memory first."""
         if _verification.RECORDER is not None:
             return  # `accelerate verify` leaves no files.
         context = context_of_model(self._context, model)

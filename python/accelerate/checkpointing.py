@@ -37,7 +37,7 @@ from accelerate.utils.other import load, save
 
 # User code looks for the original's log lines, which come from loggers with these names.
 _log = get_logger(__name__)
-# The original's names of this module's generators.
+# The original's names for this module's generators.
 _GENERATORS = {
     "torch": "torch_manual_seed",
     "python": "random_state",

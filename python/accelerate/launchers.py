@@ -158,8 +158,7 @@ def _count_gpus() -> int:
 
     if _C.wants_cpu():
         return 0
-    # For CUDA, this uses the driver's management library, which does not create a context in this
-    # process.
+    # For CUDA, `device_count` uses NVML, which does not create a context in this process.
     kinds = map(torch.get_device_module, _C.accelerator_kinds())
     num_gpus = next((count for kind in kinds if (count := kind.device_count())), 0)
     if num_gpus == 0 and _has_tpu():

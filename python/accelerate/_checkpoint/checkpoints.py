@@ -562,7 +562,7 @@ def save_model(
             Path(path).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
     else:
         index.unlink(missing_ok=True)
-    # Files of an earlier save are removed after the new ones are complete.
+    # Remove files of an earlier save only after the new ones are complete.
     pattern = re.compile(rf"{MODEL_NAME}(-\d{{5}}-of-\d{{5}})?\.bin")
     for path in folder.iterdir():
         if pattern.fullmatch(path.name) and path.name not in names:

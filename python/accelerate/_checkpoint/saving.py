@@ -233,7 +233,8 @@ class Checkpoints:
         `restore_loaders=True`. By default (None), only loaders with `use_stateful_dataloader`
         resume there. `allow_pickle` loads objects that only a pickle can store. Pickles may run
         arbitrary code. Other arguments are passed to the models' `load_state_dict`."""
-        # A process may have written its own files before the main process has finished.
+        # This process may have written its files before the main process has completed the
+        # checkpoint.
         self._run.checkpoints.wait_for_saves_of_all()
         folder = _checkpoints.folder_to_load(self._context, input_dir)
         _log.info(f"Loading states from {folder}")

@@ -34,8 +34,8 @@ class _Thread(threading.local):
 
 
 thread = _Thread()
-# For each block, the norm after it and the module that is called next: a block, or that norm after
-# the last block. Not registered as submodules.
+# Maps each block to the norm after it and to the module that is called next. This is the next
+# block, or the norm after the last block. Not registered as submodules.
 behind: Any = WeakIdKeyDictionary()
 
 GELUS = {

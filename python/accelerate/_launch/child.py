@@ -28,7 +28,7 @@ from typing import Any
 from accelerate._launch import worker
 from accelerate._launch.by_value import pickle_call
 
-# The launcher kills unresponsive workers after 3 s and exits after 5.
+# The launcher kills unresponsive workers after 3 s and exits after 5 s.
 PATIENCE_SECONDS = 10.0
 # These variables would start the run on other machines.
 FOREIGN_VARIABLES = ("ACCELERATE_HOSTS", "ACCELERATE_HOSTFILE", "ACCELERATE_MPIRUN_HOSTFILE")
@@ -83,7 +83,8 @@ def find_program(where: str) -> str:
 
 
 def _write_task(folder: Path, call: bytes) -> None:
-    # Sources that exist only in memory, e.g. of notebook cells, make tracebacks readable.
+    # Pass on sources that exist only in memory, e.g. of notebook cells, so that tracebacks show
+    # them.
     sources = {
         name: "".join(entry[2])
         for name, entry in linecache.cache.items()
@@ -102,7 +103,7 @@ def _run(command: list[str], folder: Path) -> tuple[int, str]:
     try:
         current = os.getcwd()
     except FileNotFoundError:
-        # The working directory was removed; Python 3.12 cannot start a process there.
+        # The working directory was removed. Python 3.12 cannot start a process there.
         current = str(folder)
     process = subprocess.Popen(
         command,

@@ -59,7 +59,7 @@ class LoopPosition:
         # unknown.
         self.digest: int | None = None
         self.digest_before: int | None = None
-        # Generator states before the read-ahead batch was read.
+        # Generator states before the next batch was read ahead.
         self.ahead: dict[str, Any] = {}
         # Generator states before the loop's current batch was read.
         self.ahead_of_hand: dict[str, Any] = {}
@@ -633,7 +633,7 @@ class PlacedLoader(DataLoader):
                 sampler.generator = own
 
     def _end_loop(self, position: LoopPosition) -> None:
-        if self._restored is None:  # Else the next loop resumes from there.
+        if self._restored is None:  # Otherwise, the next loop resumes there.
             self.iteration += 1
         self._loops.end(position)
 

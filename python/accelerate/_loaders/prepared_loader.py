@@ -73,7 +73,7 @@ class DataLoaderAdapter(PlacedLoader):
     the epoch passed to samplers.
     """
 
-    # Records the samples of each batch, where torch takes the indices or where it collates.
+    # Records the samples of each batch, either when torch takes the indices or when it collates.
     _recorded: RecordedIndices | None = None
     _is_counted = False
     # torchdata's class, if requested and installed.
@@ -142,8 +142,8 @@ class DataLoaderAdapter(PlacedLoader):
     def _get_iterator(self) -> Iterator:
         if not self._is_counted:
             return super()._get_iterator()
-        # torch's iterator keeps the collate function that the loader has now. The loader itself
-        # gets the user's function back.
+        # torch's iterator keeps the loader's current collate function. The loader then gets the
+        # user's function back.
         collate_fn = self.collate_fn
         self.collate_fn = CountingCollate(collate_fn, self.dataset)
         try:

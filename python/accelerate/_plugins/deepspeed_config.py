@@ -31,8 +31,8 @@ _ZERO_FLAGS = (
     "stage3_gather_16bit_weights_on_model_save",
     "stage3_gather_fp16_weights_on_model_save",
 )
-# Types of the keys that change a run. As in DeepSpeed, numbers in the section zero_optimization may
-# be strings, but other numbers may not, and flags may be any word for yes or no.
+# Types of the keys that change a run. As in DeepSpeed, only numbers in the section
+# zero_optimization may be strings, and flags may be any word for yes or no.
 _KINDS = {
     "train_batch_size": _COUNT,
     "train_micro_batch_size_per_gpu": _COUNT,

@@ -33,7 +33,7 @@ def watch_script() -> None:
     global _is_watching
     if not _is_watching:
         _is_watching = True
-        # Unregister before the interpreter ends, because it cannot be queried afterwards.
+        # Unregister before the interpreter ends, because threads cannot query it afterwards.
         atexit.register(_C.unwatch_script)
         _C.watch_script(_take_stack)
 

@@ -349,7 +349,8 @@ def _optimizer_of(plugin: DeepSpeedPlugin, dummy: DummyOptim) -> torch.optim.Opt
     section = plugin.deepspeed_config["optimizer"]
     name, options = section.get("type"), dict(section.get("params", {}))
     if str(name).lower() in ("adam", "adamw"):
-        # DeepSpeed's Adam uses decoupled weight decay unless disabled. The default is no decay.
+        # DeepSpeed's Adam uses decoupled weight decay unless this is disabled. The default decay is
+        # 0.
         is_decoupled = options.pop("adam_w_mode", True) or str(name).lower() == "adamw"
         if not options.pop("torch_adam", False):
             options.setdefault("weight_decay", 0.0)

@@ -19,7 +19,7 @@ from accelerate.utils.dataclasses import FullyShardedDataParallelPlugin
 from accelerate.utils.environment import parse_flag_from_env
 
 _SWITCH = "ACCELERATE_USE_FSDP"
-# Stages, with the numbers of the engine and DeepSpeed.
+# Stages, numbered as in the engine and in DeepSpeed.
 OPTIMIZER, GRADIENTS, PARAMETERS = 1, 2, 3
 
 

@@ -195,7 +195,7 @@ class _Encoder:
     def _is_plain(kind: type) -> bool:
         """Whether an instance consists only of its attributes."""
         hooks = {"__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__"}
-        if not hasattr(kind, "__slots__"):  # Frozen classes with slots get them.
+        if not hasattr(kind, "__slots__"):  # Python adds these to frozen dataclasses with slots.
             hooks |= {"__getstate__", "__setstate__"}
         if any(not hooks.isdisjoint(vars(base)) for base in kind.__mro__[:-1]):
             return False

@@ -57,7 +57,7 @@ _ACTIONS = {None: _StoreAction, "store": _StoreAction, "store_true": _StoreTrueA
 
 class CustomArgumentGroup(argparse._ArgumentGroup):
     def add_argument(self, *args: Any, **kwargs: Any) -> Any:
-        # In a group, an absent boolean flag is False; in the parser itself it is None.
+        # An absent boolean flag is False in a group, but None in the parser itself.
         unset = {"default": False} if kwargs.get("action") == "store_true" else {}
         return super().add_argument(*args, **{**unset, **_with_action(kwargs)})
 

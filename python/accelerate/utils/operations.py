@@ -319,7 +319,7 @@ def convert_outputs_to_fp32(model_forward: Callable) -> Callable:
 
 # --- descriptions of tensors --------------------------------------------------------------------
 
-# The order of the original's numbers, starting at 1.
+# In the order in which the original numbers them, starting at 1.
 _NUMBERED_DTYPES = (
     torch.float,
     torch.double,

@@ -27,7 +27,7 @@ hf_cache_home = os.path.expanduser(
     or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
 )
 cache_dir = os.path.join(hf_cache_home, "accelerate")
-# The original's name for a file in YAML.
+# Despite its name, this file contains YAML, as in the original.
 default_json_config_file = os.path.join(cache_dir, "default_config.yaml")
 default_yaml_config_file = default_json_config_file
 # If only a file of an old version exists, it is the default.
