@@ -243,8 +243,8 @@ def _weights_for(
     if on_disk and offload_index is None:
         if offload_dir is None:
             raise ValueError(
-                "Dispatching this model needs an `offload_dir`, because this `device_map` offloads the "
-                f"following submodules to disk: {', '.join(on_disk)}. Pass one."
+                "We need an `offload_dir` to dispatch this model according to this `device_map`, "
+                f"the following submodules need to be offloaded: {', '.join(on_disk)}."
             )
         if not _has_index(offload_dir):
             state = model.state_dict()

@@ -271,14 +271,14 @@ def get_max_memory(max_memory: Memory | None = None) -> dict[int | str, int | fl
     for number in numbers:
         if not 0 <= number < num_there:
             warnings.warn(
-                f"Device {number} is not available. Available devices: {list(range(num_there))}",
+                f"Device {number} is not available, available devices are {list(range(num_there))}",
                 stacklevel=2,
             )
     known = [*numbers, *(name for name in ("mps", "cpu", "disk") if name in sizes)]
     for device in sizes:
         if device not in known:
             raise ValueError(
-                f"Device {device} is not recognized. Available devices are integers (for GPU/XPU), "
+                f"Device {device} is not recognized, available devices are integers(for GPU/XPU), "
                 "'mps', 'cpu' and 'disk'"
             )
     return {device: sizes[device] for device in known}
@@ -405,8 +405,8 @@ def infer_auto_device_map(
     if buffer_bytes > 0:
         warnings.warn(
             f"Current model requires {_as_number(buffer_bytes)} bytes of buffer for offloaded "
-            "layers, which does not seem to fit into any GPU's remaining memory. If you run out "
-            "of memory later, consider using offload_buffers=True.",
+            "layers, which seems does not fit any GPU's remaining memory. If you are experiencing "
+            "a OOM later, please consider using offload_buffers=True.",
             stacklevel=2,
         )
     return {name: [*devices, "disk"][index] for name, index in places}

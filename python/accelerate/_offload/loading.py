@@ -86,7 +86,7 @@ def get_state_dict_offloaded_model(model: torch.nn.Module) -> dict[str, torch.Te
                         state[name] = tensor.to("cpu")
         except MemoryError:
             raise MemoryError(
-                "Offloaded modules must fit into CPU memory to call save_model()"
+                "Offloaded module must fit in CPU memory to call save_model!"
             ) from None
     empty.difference_update(state)
     if empty:
@@ -133,13 +133,12 @@ def _weights_file(path: str) -> Any:
         )
     elif metadata.get("format") not in ("pt", "tf", "flax"):
         raise OSError(
-            f"The safetensors archive passed at {path} does not contain valid metadata. Make sure "
-            "to save your model with the `save_pretrained` method."
+            f"The safetensors archive passed at {path} does not contain the valid metadata. Make "
+            "sure you save your model with the `save_pretrained` method."
         )
     elif metadata["format"] != "pt":
         raise ValueError(
-            f"The checkpoint passed was saved with {metadata['format']}, but only the pt format is "
-            "supported."
+            f"The checkpoint passed was saved with {metadata['format']}, we need a the pt format."
         )
     return file
 
@@ -200,7 +199,7 @@ def _files_of(checkpoint: str) -> list[str]:
         )
     if len(indices) > 1:
         raise ValueError(
-            f"{checkpoint} contains more than one `.index.json` file. Delete the irrelevant ones."
+            f"{checkpoint} containing more than one `.index.json` file, delete the irrelevant ones."
         )
     return _shards(os.path.join(checkpoint, indices[0]))
 
@@ -271,8 +270,8 @@ def load_checkpoint_in_model(
         if "disk" in device_map.values():
             if offload_folder is None:
                 raise ValueError(
-                    "At least one submodule of the model will be offloaded to disk. Pass an "
-                    "`offload_folder`."
+                    "At least one of the model submodule will be offloaded to disk, please pass "
+                    "along an `offload_folder`."
                 )
             os.makedirs(offload_folder, exist_ok=True)
     files = _files_of(os.fspath(checkpoint))

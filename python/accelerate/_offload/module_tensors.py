@@ -100,7 +100,7 @@ def set_module_tensor_to_device(
         return
     is_empty = torch.device(device).type == "meta"
     if old.device.type == "meta" and not is_empty and value is None:
-        raise ValueError(f"{name} is on the meta device. Pass a `value` to put it on {device}.")
+        raise ValueError(f"{name} is on the meta device, we need a `value` to put in on {device}.")
     kind = type(module._parameters.get(name))
     if fp16_statistics is not None or kind.__name__ in _QUANTIZED:
         raise NotImplementedError(

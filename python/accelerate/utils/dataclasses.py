@@ -700,8 +700,7 @@ class FullyShardedDataParallelPlugin:
                 kind = get_module_class_from_name(model, name)
                 if kind is None:
                     raise ValueError(
-                        f"[FSDP] Could not find the transformer layer class {name} in the model. "
-                        "Correct transformer_cls_names_to_wrap."
+                        f"[FSDP] Could not find the transformer layer class {name} in the model."
                     )
                 kinds.add(kind)
             self.auto_wrap_policy = functools.partial(

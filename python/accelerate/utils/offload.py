@@ -161,7 +161,8 @@ class OffloadedWeightsLoader(Mapping):
     ):
         if state_dict is None and save_folder is None and index is None:
             raise ValueError(
-                "Pass a `state_dict`, a `save_folder` or an `index` containing offloaded weights."
+                "Need either a `state_dict`, a `save_folder` or an `index` containing offloaded "
+                "weights."
             )
         if index is None and save_folder is not None:
             index = _read_index(os.path.join(save_folder, _INDEX))

@@ -200,7 +200,7 @@ def pad_across_processes(
     tensors = _trees.tensors_of(tensor)
     if any(t.is_nested for t in tensors):
         _debug.warn(
-            "Cannot pad nested tensors without more information. They are left unchanged.",
+            "Cannot pad nested tensors without more information. Leaving unprocessed.",
             CannotPadNestedTensorWarning,
             stacklevel=2,
         )
