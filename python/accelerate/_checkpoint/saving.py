@@ -247,8 +247,9 @@ class Checkpoints:
             if is_original_checkpoint(folder):
                 return False
             raise UsageError(
-                f"[load_state] {folder} is not a complete checkpoint: it has neither checkpoint.json "
-                "nor Hugging Face Accelerate's random_states_0.pkl"
+                f"[load_state] {folder} is not a complete checkpoint, because it has neither "
+                "checkpoint.json nor Hugging Face Accelerate's random_states_0.pkl. Pass the "
+                "folder that save_state() returned"
             )
 
         if _checkpoints.together(self._context, find_layout):

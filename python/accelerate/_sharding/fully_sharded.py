@@ -222,8 +222,8 @@ def whole_of(plugin: FullyShardedDataParallelPlugin | None, model: torch.nn.Modu
             pattern = re.compile(ignored)
         except re.error as error:
             raise UsageError(
-                f"[FSDP] ignored_modules is {ignored!r}, which is not a valid regular "
-                f"expression for module names: {error}"
+                f"[FSDP] ignored_modules is {ignored!r}, which is not a valid regular expression "
+                f"for module names: {error}. Correct the expression"
             ) from None
         found = [submodule for name, submodule in model.named_modules() if pattern.fullmatch(name)]
     else:
@@ -235,7 +235,7 @@ def whole_of(plugin: FullyShardedDataParallelPlugin | None, model: torch.nn.Modu
     if not names:
         _debug.warn(
             f"[prepare] ignored_modules matches no parameter of this {type(model).__name__}, so "
-            "the whole model is sharded",
+            "the whole model is sharded. Check the modules or the pattern",
             stacklevel=4,
         )
     return names
