@@ -59,8 +59,8 @@ class ACCELERATE_API TimeoutError : public CommError {
   using CommError::CommError;
 };
 
-/// Ranks called a collective with values that do not match. It is thrown on
-/// every rank, so that all ranks leave the operation.
+/// Ranks called a collective with values that do not match. The error is thrown
+/// on every rank, so that all ranks leave the operation.
 class ACCELERATE_API MismatchError : public CommError {
  public:
   using CommError::CommError;

@@ -45,8 +45,8 @@ struct TemplateSlot {
   Kind kind = Kind::kSpecial;
   std::vector<int32_t> ids;
   int32_t type_id = 0;
-  /// The type of tokens that truncation cut off; in the Rust library they do
-  /// not follow the template.
+  /// The type of tokens that truncation cut off. In the Rust library, this type
+  /// does not follow the template.
   int32_t overflow_type_id = 0;
 };
 

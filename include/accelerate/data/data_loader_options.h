@@ -71,7 +71,7 @@ struct ACCELERATE_API DataLoaderOptions {
 };
 
 /// Options that override those of all loaders of an Accelerator. Fields that
-/// are not set change nothing.
+/// are not set have no effect.
 struct ACCELERATE_API DataLoaderConfiguration {
   std::optional<bool> split_batches = {};
   std::optional<bool> dispatch_batches = {};

@@ -49,8 +49,9 @@ ACCELERATE_API ImageTransform resize(int64_t size);
 ACCELERATE_API ImageTransform resize(int64_t height, int64_t width);
 /// Cuts out the centre. Smaller images are first padded with black.
 ACCELERATE_API ImageTransform center_crop(int64_t size);
-/// Pads each side with `padding` black pixels, then cuts out a random part.
-/// Throws `UsageError` if the padded image is too small.
+/// Pads each side with `padding` black pixels, then cuts out a random part of
+/// `size` x `size` pixels. Throws `UsageError` if the padded image is too
+/// small.
 ACCELERATE_API ImageTransform random_crop(int64_t size, int64_t padding = 0);
 /// Cuts out a random part of `min_scale` to 1 of the area, with an aspect ratio
 /// from 3:4 to 4:3, and resizes it to `size` x `size`, like torchvision's
@@ -80,7 +81,7 @@ class ACCELERATE_API ImageFolder {
       std::vector<ImageTransform> transforms = {});
 
   size_t size() const { return files_.size(); }
-  /// Throws what `read_image` throws.
+  /// Throws the same errors as `read_image`.
   std::pair<at::Tensor, int64_t> get(int64_t index, at::Generator& generator)
       const;
   const std::vector<std::string>& classes() const { return classes_; }

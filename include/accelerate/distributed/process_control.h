@@ -14,7 +14,7 @@
 namespace accelerate {
 
 /// The rank of this process, and control flow that depends on it. `Accelerator`
-/// has the same functions under the same names. This class does not need a
+/// has the same functions under the same names, but this class does not need a
 /// model.
 class ACCELERATE_API ProcessControl {
  public:

@@ -17,18 +17,19 @@ namespace accelerate {
 /// micro-batches belong to one step. Time between steps, such as an evaluation,
 /// counts for the previous step.
 struct ACCELERATE_API StepTimes {
-  /// Seconds. Each moment counts once: communication inside a backward pass
-  /// does not count as backward. On a GPU, these are times of the device,
-  /// measured between marks in its stream. Work counts when it runs, not when
-  /// it is queued. Data that arrives in time costs nothing. Marks are read
-  /// without waiting, after the device has passed them. The latest steps may
-  /// therefore be missing.
+  /// All times are in seconds. Each moment is counted once: communication
+  /// inside a backward pass does not count as backward. On a GPU, these are
+  /// times of the device, measured between marks in its stream. Work counts
+  /// when it runs, not when it is queued. Data that arrives in time costs
+  /// nothing. A mark is read only after the device has passed it, without
+  /// waiting. The latest steps may therefore be missing.
   struct ACCELERATE_API Phases {
     /// Waiting for batches, including while workers prepare them.
     double data = 0;
     double forward = 0;
     double backward = 0;
-    /// Waiting for other ranks, as far as computation did not hide it.
+    /// Waiting for other ranks, excluding communication that was hidden by
+    /// computation.
     double communication = 0;
     double optimizer = 0;
     double checkpoint = 0;

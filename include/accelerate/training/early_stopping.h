@@ -20,8 +20,9 @@ struct ACCELERATE_API EarlyStoppingOptions {
 };
 
 /// Decides when to stop, based on one metric value per evaluation. It does not
-/// communicate. Pass the same value on all ranks, as metrics return it, so that
-/// all ranks stop together. NaN never counts as an improvement.
+/// communicate. Pass the same value on all ranks, so that they stop together.
+/// (Metrics return the same value on all ranks.) NaN never counts as an
+/// improvement.
 ///
 ///     accelerate::EarlyStopping stopping({.patience = 2});
 ///     for (int epoch = 0; epoch < 100; ++epoch) {

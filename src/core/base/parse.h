@@ -11,7 +11,7 @@
 
 namespace accelerate {
 
-/// yes, true, on, 1 and their opposites in any case; empty for other strings.
+/// yes, true, on, 1 and their opposites in any case. Empty for other strings.
 inline std::optional<bool> parse_bool(std::string_view text) {
   std::string lower(text);
   std::transform(lower.begin(), lower.end(), lower.begin(), [](char c) {

@@ -13,7 +13,7 @@
 
 namespace accelerate {
 
-/// The user pressed Ctrl-C: nothing was decided, nothing may be written.
+/// The user pressed Ctrl-C. Nothing was decided, so nothing may be written.
 class ACCELERATE_INTERNAL Interrupted : public Error {
  public:
   Interrupted() : Error("[config] interrupted; nothing was written") {}
@@ -44,9 +44,10 @@ ACCELERATE_INTERNAL std::unique_ptr<Prompter> make_plain_prompter(
     std::ostream& out);
 
 /// Menus with arrow keys, j, k and digits on the terminal of these two
-/// descriptors. The terminal is in raw mode only while a menu is open; it is
-/// restored on return, on an exception and on SIGINT, SIGTERM, SIGHUP and
-/// SIGQUIT. Only one per process, because signal handlers are global.
+/// descriptors. The terminal is in raw mode only while a menu is open. It is
+/// restored on return, on an exception, and on SIGINT, SIGTERM, SIGHUP and
+/// SIGQUIT. A process can have only one such prompter, because signal handlers
+/// are global.
 ACCELERATE_INTERNAL std::unique_ptr<Prompter> make_terminal_prompter(
     int in,
     int out);

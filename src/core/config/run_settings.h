@@ -13,11 +13,12 @@
 
 namespace accelerate {
 
-/// An explicit value in code takes precedence over the variable, and that over
-/// the default. A launcher writes its flags and file into the variables
-/// (`worker_variables`), so the file comes after both. An empty variable counts
-/// as unset; an overridden one is not parsed. Each function throws
-/// `ConfigError` with the variable and its value if that is malformed.
+/// An explicit value in code takes precedence over the variable, and the
+/// variable over the default. A launcher writes its flags and its file into the
+/// variables (`worker_variables`), so the file has a lower precedence than code
+/// and variables. An empty variable counts as unset. A variable that is
+/// overridden by code is not parsed. Each function throws a `ConfigError` that
+/// contains the variable and its value if the value is malformed.
 ///
 ///     const bool cpu = RunSettings(system_env).cpu(options.cpu);
 class ACCELERATE_INTERNAL RunSettings {

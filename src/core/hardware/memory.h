@@ -12,7 +12,7 @@ namespace accelerate {
 struct MemoryFigures {
   int64_t total_bytes = 0;
   int64_t available_bytes = 0;
-  /// Size of /dev/shm; unset if it is not mounted.
+  /// Size of /dev/shm. Unset if it is not mounted.
   std::optional<int64_t> shared_total_bytes = {};
   std::optional<int64_t> shared_free_bytes = {};
 };

@@ -48,7 +48,7 @@ class JsonEvents {
 
   std::string none_;
   std::size_t depth_ = 0;
-  /// The depth at which skipping began; 0 if nothing is skipped.
+  /// The depth at which skipping began. 0 if nothing is skipped.
   std::size_t skip_depth_ = 0;
   bool skip_next_ = false;
 };

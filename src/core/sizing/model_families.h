@@ -30,7 +30,7 @@ struct ModelFamily {
   UnsavedBuffers buffers = UnsavedBuffers::kNone;
 };
 
-/// The family of a model type; null if it is unknown.
+/// The family of a model type. Null if it is unknown.
 const ModelFamily* find_family(const std::string& model_type);
 
 struct UnsavedBuffer {

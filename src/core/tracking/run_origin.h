@@ -22,11 +22,11 @@ ACCELERATE_INTERNAL bool is_secret_name(std::string_view name);
 ACCELERATE_INTERNAL std::string masked_command(
     const std::vector<std::string>& arguments);
 
-/// The command line of this process, masked; empty if /proc is not mounted.
+/// The command line of this process, masked. Empty if /proc is not mounted.
 std::string own_command();
 
 /// The commit that is checked out in the git repository that contains `folder`,
-/// as 40 or 64 digits; empty without a repository. Starts no program.
+/// as 40 or 64 digits. Empty without a repository. Starts no program.
 ACCELERATE_INTERNAL std::string git_commit(std::filesystem::path folder);
 
 } // namespace accelerate

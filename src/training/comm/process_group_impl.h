@@ -34,7 +34,7 @@ class ProcessGroup::Impl {
   /// Every collective goes through this function. It numbers the collective and
   /// converts errors, now or in `finish`, to exceptions that name it.
   /// `complete` runs when the operation is done, before `wait()` returns.
-  /// `tensor` is this rank's contribution; undefined if it has none.
+  /// `tensor` is this rank's contribution, or undefined if the rank has none.
   static Work start(
       const std::shared_ptr<Impl>& impl,
       const char* operation,

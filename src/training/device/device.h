@@ -26,8 +26,8 @@ struct DeviceBytes {
 };
 DeviceBytes device_bytes(c10::Device device);
 
-/// The tensor on `device`; the same tensor if it is already there. Copies from
-/// pinned memory do not block.
+/// The tensor on `device`. Returns the same tensor if it is already there.
+/// Copies from pinned memory do not block.
 at::Tensor to_device(const at::Tensor& tensor, c10::Device device);
 
 } // namespace accelerate

@@ -31,7 +31,7 @@ class CommStream {
   /// Makes this stream the calling thread's current stream during the guard's
   /// lifetime.
   c10::OptionalStreamGuard enter() const;
-  /// The calling thread's current stream; empty on the CPU.
+  /// The calling thread's current stream. Empty on the CPU.
   std::optional<c10::Stream> current() const;
   /// Later work of this stream waits for the work queued on `other` so far.
   void follow(const std::optional<c10::Stream>& other) const;

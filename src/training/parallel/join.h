@@ -53,7 +53,7 @@ class JoinChannel {
     return unfinished_of_ranks_;
   }
 
-  /// The rank whose parameters all ranks receive at the end; empty if no rank
+  /// The rank whose parameters all ranks receive at the end. Empty if no rank
   /// had a batch.
   std::optional<int> last_trained() const { return last_trained_; }
   /// The number by which synchronised gradients are divided.

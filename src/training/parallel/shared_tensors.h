@@ -11,7 +11,7 @@
 
 namespace accelerate {
 
-/// The description that ranks compare before a forward that communicates.
+/// The description that ranks compare before a forward pass that communicates.
 inline constexpr const char* kForward = "the forward pass of a prepared model";
 inline constexpr const char* kRefrozenForward =
     "the forward pass of a prepared model after freezing or unfreezing "
@@ -26,7 +26,7 @@ bool is_trained(const ParameterSet& model);
 /// The names of the parameters that require a gradient, one line each.
 std::string trained_names(const ParameterSet& model);
 
-/// The buffers of a model. A forward may replace them on its own rank.
+/// The buffers of a model. A forward pass may replace them on its own rank.
 class SharedBuffers {
  public:
   explicit SharedBuffers(const ParameterSet& model);

@@ -47,7 +47,7 @@ class RecordedSteps {
       : context_(context), report_(report) {}
 
   c10::Device device() const { return context_.device(); }
-  /// Why a step of this run with these inputs cannot be recorded; empty if it
+  /// Why a step of this run with these inputs cannot be recorded. Empty if it
   /// can.
   std::string why_not_to_capture(const std::vector<at::Tensor>& inputs = {});
   /// Call this before the first step that may be recorded. Selects the

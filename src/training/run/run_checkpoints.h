@@ -112,8 +112,8 @@ class ACCELERATE_INTERNAL RunCheckpoints {
       const std::filesystem::path& folder,
       const Complain& complain) const;
 
-  /// Call this after the last save. Waits for saves and throws like
-  /// `wait_for_save`.
+  /// Call this after the last save. Waits for saves and throws the same errors
+  /// as `wait_for_save`.
   void shut_down();
 
  private:
@@ -153,7 +153,7 @@ class ACCELERATE_INTERNAL RunCheckpoints {
   StateReader::Needs slice_needs() const;
 
   const RunContext& context_;
-  /// The same on all ranks; see `job_name.h`.
+  /// The same on all ranks. See `job_name.h`.
   std::string job_;
   std::shared_ptr<HostCopies> host_copies_;
   std::optional<ProcessGroup> saving_group_;

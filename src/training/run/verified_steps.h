@@ -86,7 +86,7 @@ class VerifiedSteps final : public UpdateObserver {
   std::vector<verify::TensorRecord> latest_;
   /// What the reference overwrites during an update.
   std::vector<double> own_rates_;
-  /// The number of backwards at the latest update of each optimizer.
+  /// The number of backward passes at the latest update of each optimizer.
   std::unordered_map<const OptimizerStep*, int64_t> num_backwards_;
 };
 

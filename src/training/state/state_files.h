@@ -101,8 +101,8 @@ class ACCELERATE_INTERNAL StateReader {
   /// are in the mapped files and not verified yet. Throws `DataError`.
   StatesByName read(const Manifest& shard);
 
-  /// Returns which elements of an object's tensors are needed (`SliceHolder`);
-  /// empty if the object holds no slices.
+  /// Returns which elements of an object's tensors are needed (`SliceHolder`).
+  /// Empty if the object holds no slices.
   using Needs =
       std::function<std::optional<std::map<std::string, TensorPieces>>(
           const std::string& object,

@@ -35,7 +35,7 @@ class ACCELERATE_INTERNAL StepRecorder {
   bool has_same_batches() const { return run_ == verify::kSameBatchRun; }
   /// Whether the weights of the first run replace those of this run.
   bool loads_weights() const { return run_ != verify::kFirstRun; }
-  /// The number of ranks whose samples a loader collates into one batch; 1
+  /// The number of ranks whose samples a loader collates into one batch. 1
   /// except in the reference.
   int num_merged_ranks() const { return is_reference() ? num_merged_ : 1; }
   /// The number of updates of each optimizer to record.
@@ -45,7 +45,7 @@ class ACCELERATE_INTERNAL StepRecorder {
     return folder_ / name;
   }
 
-  /// Called by the first run of the process; later calls have no effect.
+  /// Called by the first run of the process. Later calls have no effect.
   void begin(int rank, int num_ranks, int num_data_ranks);
 
   /// A loader returned a batch with these tensors.
@@ -72,8 +72,8 @@ class ACCELERATE_INTERNAL StepRecorder {
   /// Adds the micro-batches since the last update.
   void add_update(verify::UpdateRecord update);
   int64_t num_updates() const { return num_updates_; }
-  /// The update of the run with the index `num_updates()`, for the reference;
-  /// null if the run made fewer.
+  /// The update of the run with the index `num_updates()`, for the reference.
+  /// Null if the run made fewer.
   const verify::UpdateRecord* expected_update() const;
 
   /// Watches torch's generator of this device, too.
@@ -97,14 +97,14 @@ class ACCELERATE_INTERNAL StepRecorder {
   uint64_t generators_at_batch_ = 0;
   bool has_batch_ = false;
   bool is_raw_ = false;
-  /// The latest batches since the last backward.
+  /// The latest batches since the last backward pass.
   std::vector<verify::MicroBatchRecord> next_;
   std::vector<verify::MicroBatchRecord> batches_;
   std::vector<std::string> changed_buffers_;
   int64_t num_updates_ = 0;
 };
 
-/// The machine epsilon of a dtype; 0 for integers.
+/// The machine epsilon of a dtype. 0 for integers.
 ACCELERATE_INTERNAL double epsilon_of(at::ScalarType type);
 
 } // namespace accelerate

@@ -27,7 +27,7 @@ struct Placement {
   std::optional<int> least_machines = {};
   /// The index of this machine; `kAnyMachine` if machine 0 decides.
   int machine_rank = 0;
-  /// Machine 0's address, where launchers connect; empty on one machine.
+  /// Machine 0's address, where launchers connect. Empty on one machine.
   Rendezvous rendezvous = {};
   /// Whether machine 0 listens on all of its addresses, because it cannot
   /// derive its own address from the given one (the address of a Kubernetes

@@ -22,7 +22,7 @@ namespace accelerate {
 struct MachineFacts {
   /// The GPUs that workers may use.
   std::vector<Gpu> gpus = {};
-  /// The kind of all GPUs; null if there are none.
+  /// The kind of all GPUs. Null if there are none.
   const GpuKind* gpu_kind = nullptr;
   /// Why there are no GPUs.
   std::string gpu_problem = {};
@@ -62,11 +62,11 @@ struct LaunchPlan {
   /// The number of workers on this machine. `num_local_of` in `plan.cpp` lists
   /// the rules.
   int num_local = 1;
-  /// Whether the launcher assigns ranks to workers; false if mpirun does.
+  /// Whether the launcher assigns ranks to workers. False if mpirun does.
   bool is_ranked = true;
-  /// The cores of each worker, by local rank; empty: any cores.
+  /// The cores of each worker, by local rank. Empty means any cores.
   std::vector<std::vector<int>> cores = {};
-  /// The NUMA node of the memory, by local rank; empty: any.
+  /// The NUMA node of the memory, by local rank. Empty means any.
   std::vector<int> memory_nodes = {};
   /// "2 x NVIDIA H200" or "CPU".
   std::string devices = "CPU";

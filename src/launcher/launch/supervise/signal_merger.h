@@ -51,7 +51,7 @@ class ACCELERATE_INTERNAL SignalMerger {
     Signal signal;
     unsigned received_by = 0;
     EventLoop::Clock::time_point time = {};
-    /// The timer of the current wait; 0 once it is over.
+    /// The timer of the current wait. 0 once it is over.
     EventLoop::TimerId timer = 0;
     int num_extensions = 0;
     bool is_decided = false;

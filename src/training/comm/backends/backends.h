@@ -24,11 +24,11 @@ void forget_gloo_address(
     const c10::intrusive_ptr<c10d::Store>& store,
     int rank);
 
-/// The row with this name; empty if it is not registered.
+/// The row with this name. Empty if it is not registered.
 ACCELERATE_INTERNAL std::optional<BackendEntry> find_backend(
     const std::string& name);
 
-/// The preferred available backend for tensors of `device`; empty if there is
+/// The preferred available backend for tensors of `device`. Empty if there is
 /// none.
 ACCELERATE_INTERNAL std::string default_backend_for(c10::DeviceType device);
 
