@@ -189,8 +189,9 @@ constexpr auto collated_type() {
   } else {
     static_assert(
         cannot_be_collated<T>,
-        "samples of this type cannot be collated: write `tensor_fields` for it "
-        "(accelerate/data/collate.h), or give the loader your own function");
+        "samples of this type cannot be collated: define `tensor_fields` for "
+        "the type (accelerate/data/collate.h), or pass a collate function to "
+        "the loader");
   }
 }
 

@@ -164,9 +164,9 @@ void ControlClient::failed(const std::string& why) {
           join_limit_.count(),
           " s (",
           why,
-          "); is its launcher running, are --main_process_ip and "
-          "--main_process_port correct, and does the firewall allow that "
-          "port?"),
+          "); check that its launcher is running, that --main_process_ip "
+          "and --main_process_port are correct, and that the firewall allows "
+          "that port"),
       false);
 }
 

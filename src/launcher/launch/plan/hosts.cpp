@@ -139,8 +139,8 @@ std::map<std::string, std::string> variables_to_pass_on(
     throw ConfigError(str_cat(
         "[launch] --export names ",
         *missing.begin(),
-        ", which is not set on this machine; set it, or remove it from "
-        "--export"));
+        ", which is not set on this machine; set the variable, or remove it "
+        "from --export"));
   }
   return passed;
 }
