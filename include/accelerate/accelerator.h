@@ -136,8 +136,9 @@ class ACCELERATE_API Accelerator {
   std::filesystem::path save_state(
       const std::filesystem::path& folder = {},
       const SaveStateOptions& options = {});
-  /// How this thread has spent its step time since the Accelerator was created.
-  /// The times are always measured, at the cost of a few clock reads per step.
+  /// Returns how this thread has spent the time of its steps since the
+  /// Accelerator was created. The times are always measured, which costs a few
+  /// clock reads per step.
   ///
   ///     accelerator.print(accelerator.step_times().summary());
   StepTimes step_times() const;
@@ -188,8 +189,8 @@ class ACCELERATE_API Accelerator {
   /// `save_on_each_node`), and the others do not wait for it. If parameters are
   /// sharded (`ShardStage::kParameters`), this is a collective that gathers
   /// them on the main process. Also writes `config.json` if the module has a
-  /// function `saved_config(dtype)` that returns its text, as the models of
-  /// `models.h` do. Throws `SystemError`.
+  /// function `saved_config(dtype)` that returns the text of this file, as the
+  /// models of `models.h` do. Throws `SystemError`.
   template <class Module>
   void save_model(
       const PreparedModel<Module>& model,
@@ -210,8 +211,8 @@ class ACCELERATE_API Accelerator {
   /// Runs autograd and averages the gradients of prepared models over ranks.
   /// The loss is divided by the number of micro-batches, or weighted (see
   /// `BackwardOptions`). With fp16, it is also scaled. Throws `UsageError` if
-  /// `loss` is not a scalar with a graph, or does not depend on any prepared
-  /// model.
+  /// `loss` is not a scalar that requires a gradient, or does not depend on any
+  /// prepared model.
   void backward(const at::Tensor& loss, BackwardOptions options = {});
 
   /// Opens the scope of one micro-batch for these models. Gradients are
@@ -231,8 +232,8 @@ class ACCELERATE_API Accelerator {
   [[nodiscard]] NoSyncGuard no_sync(PreparedModel<Module>& model) {
     return NoSyncGuard(model.engine());
   }
-  /// Put this around a loop in which ranks may have different numbers of
-  /// batches (see `join.h`). Pass all models that the loop trains.
+  /// Guards a loop in which ranks may have different numbers of batches (see
+  /// `join.h`). Pass all models that the loop trains.
   template <class... Modules>
   [[nodiscard]] JoinGuard join_uneven_inputs(
       PreparedModel<Modules>&... models) {
@@ -411,7 +412,7 @@ class ACCELERATE_API Accelerator {
     processes().on_process(process_index, std::forward<F>(f));
   }
 
-  /// Returns this rank's share of a vector, a tensor or a map of them (see
+  /// Returns this rank's share of a vector, a tensor or a map of these (see
   /// `splitting.h`).
   template <class T>
   T split_between_processes(const T& inputs, bool apply_padding = false) const {
@@ -497,9 +498,9 @@ class ACCELERATE_API Accelerator {
   int64_t num_real_samples(int64_t size) const;
   /// Compares the hashes of the parameters of a model across ranks. Buffers,
   /// such as running means, are not compared, because they may differ between
-  /// forward passes. If parameters differ, throws a `MismatchError` on all
-  /// ranks that names the ranks and the first tensor that differs. Collective.
-  /// This function reads every weight, so call it only after you have changed
+  /// forward passes. If parameters differ, all ranks throw a `MismatchError`,
+  /// which names the first tensor that differs and the ranks. Collective. This
+  /// function reads every weight, so call it only after you have changed
   /// weights by hand. With `debug`, every 100th backward pass calls it.
   template <class Module>
   void check_ranks_equal(const PreparedModel<Module>& model) const {

@@ -35,9 +35,9 @@ struct ACCELERATE_API AccumulationOptions {
 };
 
 /// All fields are optional. `cpu`, `mixed_precision`, `accumulation.num_steps`
-/// and `debug` can also be set from outside. The program takes precedence over
-/// the environment variable, the variable over the launcher's configuration
-/// file, and the file over the default (docs/guide_config.md).
+/// and `debug` can also be set outside of the program. The program takes
+/// precedence over the environment variable, the variable over the launcher's
+/// configuration file, and the file over the default (docs/guide_config.md).
 struct ACCELERATE_API AcceleratorOptions {
   /// Train on the CPU even if there are accelerators. Default:
   /// ACCELERATE_USE_CPU.
@@ -92,7 +92,8 @@ struct ACCELERATE_API AcceleratorOptions {
   DataLoaderConfiguration data_loader = {};
   /// How often prepared schedulers advance.
   SchedulerStepping scheduler_stepping = SchedulerStepping::kPerOptimizerStep;
-  /// Where `save_state` and `load_state` keep checkpoints by default.
+  /// Where `save_state` stores and `load_state` looks for checkpoints by
+  /// default.
   CheckpointOptions checkpoints = {};
   /// How to connect if no `process_group` is given.
   ProcessGroupOptions connection = {};

@@ -20,8 +20,9 @@ struct ACCELERATE_API CheckpointOptions {
   /// in this folder. N starts at 0, and each new checkpoint gets the highest
   /// existing number plus 1.
   std::filesystem::path folder = {};
-  /// How many checkpoints are kept; at least 1. When a new checkpoint is
-  /// complete, the oldest ones are deleted. By default, all are kept.
+  /// The number of checkpoints to keep. It must be at least 1. When a new
+  /// checkpoint is complete, the oldest ones are deleted. By default, all are
+  /// kept.
   std::optional<int64_t> total_limit = {};
   /// Let one process on every machine write the whole checkpoint. Use this if
   /// the machines do not share a disk.

@@ -90,9 +90,9 @@ class ACCELERATE_API AnyDataLoader {
 /// of samples into a batch. `collate.h` describes the default.
 ///
 /// If a dataset throws, the loop throws a `DataError` that names the sample,
-/// when it reaches that batch. Leaving the loop early stops the workers and has
-/// no other effect. With `dispatch_batches`, all ranks must leave the loop at
-/// the same batch.
+/// when it reaches the batch of this sample. Leaving the loop early stops the
+/// workers and has no other effect. With `dispatch_batches`, all ranks must
+/// leave the loop at the same batch.
 template <class D, class Collate = detail::DefaultCollate>
 class DataLoader : public AnyDataLoader {
   static_assert(

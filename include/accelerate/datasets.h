@@ -246,9 +246,9 @@ concept HasTorchGet = requires(D& data, size_t index) {
 
 } // namespace detail
 
-/// Adapts a map-style dataset of `torch::data`. It is either a dataset with
-/// `get(size_t)`, whose samples are then collated here, or a mapped dataset
-/// that collates its own samples (`map(Stack<>())`).
+/// Adapts a map-style dataset of `torch::data`. Either the dataset has
+/// `get(size_t)`, and the loader collates its samples, or it is a mapped
+/// dataset that collates its own samples (`map(Stack<>())`).
 ///
 ///     accelerate::TorchDataset mnist{torch::data::datasets::MNIST(folder)};
 ///

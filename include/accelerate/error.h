@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The exceptions that this library throws.
 //
-// Every message reads `[where] What went wrong, with the values. What to do`.
-// Catch `Error` to handle all exceptions, or a subclass to handle one cause.
+// Every message has the form `[where] What went wrong, with the values. What to
+// do`. Catch `Error` to handle all exceptions, or a subclass to handle one
+// cause.
 #pragma once
 
 #include <stdexcept>

@@ -146,8 +146,9 @@ class ACCELERATE_API PretrainedModel : public torch::nn::Module,
   void save_pretrained(
       const std::filesystem::path& folder,
       const SavePretrainedOptions& options = {}) const;
-  /// The text of `config.json` for weights of this dtype, by default the dtype
-  /// in the configuration. `Accelerator::save_model` writes it too.
+  /// Returns the text of `config.json` for weights of this dtype. By default,
+  /// this is the dtype in the configuration. `Accelerator::save_model` also
+  /// writes this text.
   std::string saved_config(std::optional<at::ScalarType> dtype) const;
 
  protected:

@@ -14,7 +14,7 @@ namespace accelerate {
 
 class OptimizerStep;
 
-/// What `prepare` returns for a `torch::optim` optimizer. It steps on the
+/// What `prepare` returns for a `torch::optim` optimizer. It steps with the
 /// gradients that the engine provides, and skips steps during gradient
 /// accumulation and after an overflow. It refers to the original optimizer,
 /// which must outlive it. It converts to `torch::optim::Optimizer&`, so that

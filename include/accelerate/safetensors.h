@@ -80,7 +80,7 @@ struct ACCELERATE_API TensorView {
   std::vector<std::int64_t> shape = {};
   std::span<const std::byte> data = {};
 
-  /// The number of elements; 1 for a scalar.
+  /// The number of elements. 1 for a scalar.
   std::int64_t num_elements() const;
 };
 
@@ -106,7 +106,8 @@ ACCELERATE_API Contents
 parse(std::span<const std::byte> bytes, const std::string& source);
 
 /// A mapped file. Copies share the mapping, which exists as long as any copy
-/// does. Views are valid for the same time. Several threads may read the file.
+/// does. Views are valid as long as the mapping exists. Several threads may
+/// read the file.
 ///
 /// Opening a file reads only the header. Data is read from disk when it is
 /// accessed. The file must not be truncated while it is mapped: the system

@@ -126,8 +126,8 @@ struct ReduceLROnPlateau {
 };
 
 /// transformers' GreedyLR, which divides the rate by `factor` while a metric
-/// improves, and multiplies it by `factor` while it does not. Call
-/// `step(metric)`.
+/// improves, and multiplies it by `factor` while the metric does not improve.
+/// Call `step(metric)`.
 struct GreedyLR {
   std::string mode = "min";
   double factor = 0.95;

@@ -161,8 +161,9 @@ class ACCELERATE_API Tokenizer {
   /// progress, or if `kOnlySecond` is used without a pair).
   Encoding encode(const TextInput& input, const EncodeOptions& options = {})
       const;
-  /// Encodes many inputs in parallel, then pads them together. If inputs fail,
-  /// throws the error of the first one, which names its index.
+  /// Encodes many inputs in parallel, then pads them together. If inputs are
+  /// invalid, throws the error of the first one. The message contains its
+  /// index.
   std::vector<Encoding> encode_batch(
       std::span<const TextInput> inputs,
       const EncodeOptions& options = {}) const;

@@ -9,7 +9,7 @@
 // A number is sent as a tensor without dimensions, and a vector of numbers as a
 // one-dimensional tensor. A value that contains neither tensors nor numbers
 // does not compile. Integers are summed as int64. If the result does not fit
-// into their type, `UsageError` is thrown.
+// into the original type, `UsageError` is thrown.
 #pragma once
 
 #include <cstdint>

@@ -54,8 +54,8 @@ struct ACCELERATE_API DdpOptions {
   /// The size of the gradient buckets in MiB. The first bucket is smaller (1
   /// MiB), so that communication starts early.
   int64_t bucket_cap_mb = 25;
-  /// Allow parameters without a gradient in a step. This costs one traversal of
-  /// the autograd graph per step.
+  /// Allow steps in which some parameters get no gradient. This costs one
+  /// traversal of the autograd graph per step.
   bool find_unused_parameters = false;
   /// Store gradients in the buckets, which saves a copy and the memory for a
   /// second set of gradients. Gradients must then not be detached in place.

@@ -13,10 +13,10 @@
 
 namespace accelerate {
 
-/// During its lifetime, gradients of the model stay local, and every rank
-/// trains by itself. After every `local_sgd_steps` calls to `step`, and in the
-/// destructor, the trained parameters are averaged over ranks, with one
-/// reduction per dtype and device. On a single rank, this has no effect.
+/// During the lifetime of this object, gradients of the model stay local, and
+/// every rank trains by itself. After every `local_sgd_steps` calls to `step`,
+/// and in the destructor, the trained parameters are averaged over ranks, with
+/// one reduction per dtype and device. On a single rank, this has no effect.
 /// Buffers and optimizer state stay local. A loss weight
 /// (`BackwardOptions::weight`) is relative to the other losses of the same
 /// rank. Call `step` equally often on all ranks:

@@ -49,7 +49,7 @@ class ACCELERATE_API ProcessControl {
   /// Lets the main process run the block first. The other ranks wait in the
   /// constructor of the guard until the main process destroys its guard. If the
   /// main process's block throws, the other ranks get a `CommError`, so that
-  /// all ranks stay in step whether or not they catch it.
+  /// all ranks stay in step, whether or not they catch the error.
   class ACCELERATE_API FirstGuard {
    public:
     FirstGuard(const ProcessGroup& group, bool is_first);

@@ -24,9 +24,9 @@ enum class ShardStage {
   kParameters,
 };
 
-/// Sharded training (ZeRO, FSDP): `Accelerator({.shard = {.stage =
-/// ShardStage::kParameters}})`, without any other changes to the program. See
-/// docs/guide_sharding.md.
+/// Options of sharded training (ZeRO, FSDP). To enable it, create
+/// `Accelerator({.shard = {.stage = ShardStage::kParameters}})`. The program
+/// needs no other changes. See docs/guide_sharding.md.
 struct ACCELERATE_API ShardingOptions {
   ShardStage stage = ShardStage::kNone;
   /// The shard units, which are the sets of parameters that are communicated
@@ -39,8 +39,8 @@ struct ACCELERATE_API ShardingOptions {
   /// Units with fewer elements than this are merged into the unit of parameters
   /// without a match.
   int64_t min_unit_numbers = detail::kMinUnitElements; // 65,536
-  /// With `kParameters`: how many units are gathered ahead of the current one;
-  /// at least 1.
+  /// With `kParameters`, the number of units that are gathered ahead of the
+  /// current one. It must be at least 1.
   int64_t prefetch = 1;
   /// The dtype in which gradients are communicated. By default, this is the
   /// dtype in which parameters are trained. bf16 halves the traffic but rounds

@@ -38,7 +38,7 @@ struct ACCELERATE_API ModelInputs {
   /// If set, the model computes `loss`. For a classifier: B class indices, B or
   /// B x L regression targets, or B x L zeros and ones for multi-label
   /// problems. For a language model: B x T token ids, with -100 for tokens that
-  /// do not count. Causal models shift them internally.
+  /// do not count. Causal models shift the labels internally.
   at::Tensor labels = {};
 };
 inline auto tensor_fields(ModelInputs& inputs) {
@@ -79,8 +79,8 @@ struct ACCELERATE_API ModelOutput {
   /// A scalar, if labels were passed.
   at::Tensor loss = {};
   /// B x L for a classifier, and B x T x V for a language model. With tensor
-  /// parallelism, a language model in training mode leaves them undefined if
-  /// labels were passed, because no rank has all of them.
+  /// parallelism, a language model in training mode leaves the logits undefined
+  /// if labels were passed, because no rank has all logits.
   at::Tensor logits = {};
   /// B x T x C, from `AutoModel`.
   at::Tensor last_hidden_state = {};

@@ -13,9 +13,9 @@ namespace accelerate {
 /// The steps of a run so far: see `Accelerator::step_times`. Each training
 /// thread has its own times. The first step starts with the first batch
 /// request. A step ends at the first batch request, forward or backward pass
-/// after an optimizer's update; the next step starts there. Accumulated
-/// micro-batches belong to one step. Time between steps, such as an evaluation,
-/// counts for the previous step.
+/// after an optimizer's update. The next step starts at the same moment.
+/// Accumulated micro-batches belong to one step. Time between steps, such as an
+/// evaluation, counts for the previous step.
 struct ACCELERATE_API StepTimes {
   /// All times are in seconds. Each moment is counted once: communication
   /// inside a backward pass does not count as backward. On a GPU, these are
@@ -44,7 +44,7 @@ struct ACCELERATE_API StepTimes {
   int64_t num_steps = 0;
   /// The total over all steps.
   Phases sum = {};
-  /// The last steps, oldest first; at most 1000.
+  /// The last steps (at most 1000), oldest first.
   std::vector<Phases> last = {};
 
   /// Describes what limits the speed of the run, such as "300 steps of 12.1 ms:

@@ -20,7 +20,7 @@
 namespace accelerate {
 
 /// A number, string or boolean that is tracked under a name. A tensor with one
-/// element is read immediately, for which the host waits. The function that the
+/// element is read immediately, so the host waits for it. The function that the
 /// value is passed to rejects other tensors.
 class ACCELERATE_API TrackedValue {
  public:

@@ -11,7 +11,8 @@
 namespace accelerate {
 
 struct ACCELERATE_API EarlyStoppingOptions {
-  /// How many consecutive values without improvement are tolerated; at least 1.
+  /// How many consecutive values without improvement are tolerated. It must be
+  /// at least 1.
   int64_t patience = 3;
   /// The minimum change that counts as an improvement. Must not be negative.
   double min_delta = 0;

@@ -71,7 +71,7 @@ class ACCELERATE_API Ema : public Stateful {
     std::vector<at::Tensor> own_;
   };
   /// During the lifetime of the guard, the module uses the averages. Throws
-  /// `UsageError` if it already does.
+  /// `UsageError` if it already uses them.
   [[nodiscard]] Guard evaluate() { return Guard(*this); }
 
   /// Throws `UsageError` while the model uses the averages.

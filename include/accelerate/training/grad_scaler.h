@@ -24,9 +24,10 @@ struct ACCELERATE_API GradScalerOptions {
   int64_t growth_interval = 2000;
 };
 
-/// Multiplies the loss by a scale, divides the gradients by it before the step,
-/// and skips steps whose gradients are not finite. An `Accelerator` with fp16
-/// creates a scaler. If you use a scaler directly, it works like PyTorch's:
+/// Multiplies the loss by a scale, divides the gradients by this scale before
+/// the step, and skips steps whose gradients are not finite. An `Accelerator`
+/// with fp16 creates a scaler. If you use a scaler directly, it works like
+/// PyTorch's:
 ///
 ///     scaler.scale(loss).backward();
 ///     scaler.step(optimizer);
