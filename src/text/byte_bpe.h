@@ -126,7 +126,7 @@ class ByteBpe {
 
   ByteBpe(const Vocabulary& vocabulary, MergeMap merges, Settings settings);
 
-  /// The pieces of a word given as bytes; borrowed from `scratch`.
+  /// The pieces of a word given as bytes. They are borrowed from `scratch`.
   std::span<const Piece> tokenize(std::string_view word, BpeScratch& scratch)
       const;
 

@@ -60,7 +60,7 @@ struct PostProcessor {
   /// One entry per part that removes spaces from offsets: whether the first
   /// word got a space that is not in the text.
   std::vector<bool> trims;
-  /// Blanks of the model's tokens, by id; filled if `trims` is not empty.
+  /// Blanks of the model's tokens, by id. Filled only if `trims` is not empty.
   std::vector<Blanks> blanks;
 
   const std::vector<TemplateSlot>& slots(bool is_pair, bool add_special) const {

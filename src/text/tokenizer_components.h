@@ -38,8 +38,8 @@ struct ByteBpeModel {
   MergeMap merges;
 };
 
-/// The content of a tokenizer's files. A plain value; `Tokenizer::Impl` runs
-/// it.
+/// The content of a tokenizer's files. A plain value, which `Tokenizer::Impl`
+/// runs.
 struct TokenizerComponents {
   Vocabulary vocabulary;
   std::variant<WordPieceModel, ByteBpeModel> model;

@@ -29,7 +29,8 @@ class ACCELERATE_INTERNAL Prompter {
       const std::string& question,
       const std::vector<std::string>& options,
       size_t preset) = 0;
-  /// The typed line without surrounding blanks; `preset` if it is empty.
+  /// Returns the typed line without surrounding blanks, or `preset` if the line
+  /// is empty.
   virtual std::string ask(
       const std::string& question,
       const std::string& preset) = 0;

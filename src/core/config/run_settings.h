@@ -25,7 +25,7 @@ class ACCELERATE_INTERNAL RunSettings {
  public:
   explicit RunSettings(EnvLookup env) : env_(std::move(env)) {}
 
-  /// Whether the run must not use GPUs; default: false.
+  /// Whether the run must not use GPUs. Default: false.
   bool cpu(const std::optional<bool>& code) const;
   /// Default: `Precision::kNo`.
   Precision mixed_precision(const std::optional<Precision>& code) const;
@@ -34,9 +34,9 @@ class ACCELERATE_INTERNAL RunSettings {
   /// If the code leaves the default, the sizes of the mesh from the launcher,
   /// with 1 for a number that is not set. Default: `MeshSizes()`.
   MeshSizes parallelism(const MeshSizes& code) const;
-  /// Whether to enable expensive checks; default: false.
+  /// Whether to enable expensive checks. Default: false.
   bool debug(const std::optional<bool>& code) const;
-  /// Whether to report at the end what limits the speed; default: false.
+  /// Whether to report at the end what limits the speed. Default: false.
   bool step_summary(const std::optional<bool>& code) const;
 
  private:

@@ -10,7 +10,7 @@
 
 namespace accelerate {
 
-/// The cores that this process may run on, in order; at least one.
+/// The cores that this process may run on, in order. There is at least one.
 ACCELERATE_INTERNAL std::vector<int> allowed_cores();
 
 /// Cores with their own memory.

@@ -11,7 +11,7 @@ namespace accelerate {
 
 struct NetworkInterface {
   std::string name = {};
-  /// In text form, without a scope; one entry per address.
+  /// The address as text, without a scope. There is one entry per address.
   std::string address = {};
   bool is_loopback = false;
   bool is_up = false;

@@ -29,7 +29,7 @@ struct Membership {
   /// A key that all ranks of one run share if they are threads of this process.
   /// Empty if each rank has its own process.
   std::string threads_of = {};
-  /// How long a rank waits in a collective before a hang is reported; 0
+  /// How long a rank waits in a collective before a hang is reported. 0
   /// disables reports.
   std::chrono::milliseconds threshold{0};
   /// Returns how many collectives the group has started, on any thread. Empty
@@ -72,7 +72,7 @@ class ACCELERATE_INTERNAL Watchdog {
   /// The returned object is never destroyed, because records point to it.
   Membership& join(std::unique_ptr<Membership> membership);
 
-  /// The polling interval for timely reports; `longest` limits it for expensive
+  /// The polling interval for timely reports. `longest` limits it for expensive
   /// checks.
   static std::chrono::milliseconds interval_for(
       const Membership& membership,

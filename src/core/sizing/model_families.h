@@ -24,7 +24,7 @@ enum class UnsavedBuffers {
 /// A family of models, by the `model_type` in config.json.
 struct ModelFamily {
   std::string_view model_type = {};
-  /// Modules that are not split over devices, as path suffixes; "*" matches a
+  /// Modules that are not split over devices, as path suffixes. "*" matches a
   /// number.
   std::vector<std::string_view> blocks = {};
   UnsavedBuffers buffers = UnsavedBuffers::kNone;

@@ -11,9 +11,9 @@
 
 namespace accelerate {
 
-/// Whether values of this name are secrets. They are if one of its words is
-/// "token", "password", "secret" or similar ("hub_token", "--api-key"; not
-/// "max_tokens" or "tokenizer").
+/// Whether values of this name are secrets. They are secrets if one word of the
+/// name is "token", "password", "secret" or similar ("hub_token" and
+/// "--api-key", but not "max_tokens" or "tokenizer").
 ACCELERATE_INTERNAL bool is_secret_name(std::string_view name);
 
 /// The arguments as a line, with `***` for values that look like secrets:

@@ -123,8 +123,8 @@ struct ProcessRecord {
   std::vector<Obstacle> obstacles = {};
   /// Hashes of the orders of samples, one for each loop over a loader.
   std::vector<std::string> orders = {};
-  /// The outputs of the modules of the model, in the order of the calls;
-  /// recorded only if all ranks have the same batches.
+  /// The outputs of the modules of the model, in the order of the calls. They
+  /// are recorded only if all ranks have the same batches.
   std::vector<TensorRecord> outputs = {};
   /// Whether an Accelerator was created.
   bool is_begun = false;

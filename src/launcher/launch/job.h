@@ -56,7 +56,8 @@ struct ExitSummary {
 
 /// How a machine must end its workers.
 struct StopOrder {
-  /// SIGUSR1 asks the workers to leave at a step; SIGTERM follows later.
+  /// SIGUSR1 asks the workers to leave at the end of a step. SIGTERM follows
+  /// later.
   int signal = SIGTERM;
   bool is_to_restart = false;
   /// Whether a launcher was asked to end. If so, workers that are still
@@ -119,13 +120,13 @@ class ACCELERATE_INTERNAL Job {
   /// joined.
   void start(const std::vector<size_t>& absent = {});
   void machine_failed(size_t machine, const FailureReport& report);
-  /// The workers of the machine could not be started; `reason` is one line.
+  /// The workers of the machine could not be started. `reason` is one line.
   void machine_cannot_start(size_t machine, const std::string& reason);
   /// All workers of the machine have returned 0.
   void machine_finished(size_t machine);
   /// The machine has carried out a stop order.
   void machine_stopped(size_t machine, const ExitSummary& exit_summary = {});
-  /// The machine is unreachable; `why` completes the sentence "machine 1 (host)
+  /// The machine is unreachable. `why` completes the sentence "machine 1 (host)
   /// ...".
   void
   machine_lost(size_t machine, const std::string& host, const std::string& why);

@@ -19,7 +19,8 @@ std::string shortened(std::string text);
 /// A field that is a string. Empty if it is missing or something else.
 std::string text_field(const nlohmann::json& object, const char* name);
 
-/// The number; booleans are 1 and 0. Empty if it is not a finite number.
+/// The value as a number. Booleans are 1 and 0. Empty if it is not a finite
+/// number.
 std::optional<double> number_of(const nlohmann::json& value);
 
 /// A number that can be a step or a time.

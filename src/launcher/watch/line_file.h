@@ -26,7 +26,8 @@ class LineFile {
  public:
   /// Longer lines are skipped.
   static constexpr size_t kMaxLine = 1 << 20;
-  /// The bytes of one read from the operating system; more for longer lines.
+  /// The number of bytes of one read from the operating system. It grows for
+  /// longer lines.
   static constexpr size_t kLeastBlock = 64 << 10;
 
   explicit LineFile(std::filesystem::path path) : path_(std::move(path)) {}

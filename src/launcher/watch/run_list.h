@@ -15,9 +15,9 @@
 
 namespace accelerate {
 
-/// The runs in some folders. Runs keep their numbers; new ones are appended.
-/// Not thread-safe. Each call does a bounded amount of work, so long files are
-/// read over many calls.
+/// The runs in some folders. Runs keep their numbers, and new runs are
+/// appended. Not thread-safe. Each call does a bounded amount of work, so long
+/// files are read over many calls.
 class ACCELERATE_INTERNAL RunList {
  public:
   static constexpr size_t kMaxRuns = 1000;

@@ -37,7 +37,7 @@ struct MetricPoint {
   /// Seconds since 1970.
   double begin = 0;
   double end = 0;
-  /// Counts all values; the fields below are for the finite ones.
+  /// The number of all values. The fields below describe only the finite ones.
   int64_t count = 1;
   int64_t num_finite = 0;
   double low = 0;
@@ -78,7 +78,7 @@ struct RunExit {
   std::string host = {};
   /// "failed with exit code 1"
   std::string how = {};
-  /// "ValueError: bad batch"; may be empty.
+  /// The error, such as "ValueError: bad batch". May be empty.
   std::string error = {};
 };
 
@@ -164,7 +164,7 @@ struct RunContent {
   bool ends_finished = false;
   /// The time of the latest start.
   double start_time = 0;
-  /// The latest exit; valid only if nothing has started since.
+  /// The latest exit. It is valid only if nothing has started since.
   std::optional<RunExit> last_exit = {};
   /// Whether parts of the files have not been read yet.
   bool is_behind = false;

@@ -18,8 +18,8 @@ namespace accelerate {
 /// waiting rank prints.
 class HangExchange {
  public:
-  /// Watches this rank of `group`; shared by all handles of a group in a
-  /// process. Null if the store cannot be shared between processes.
+  /// Watches this rank of `group`. All handles of a group in a process share
+  /// the object. Null if the store cannot be shared between processes.
   static std::shared_ptr<HangExchange> watch(
       const c10::intrusive_ptr<c10d::ProcessGroup>& group,
       std::chrono::milliseconds threshold);

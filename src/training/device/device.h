@@ -18,8 +18,8 @@ ACCELERATE_INTERNAL c10::Device default_device();
 /// never uses another rank's.
 ACCELERATE_INTERNAL c10::Device select_device(int local_rank, bool cpu);
 
-/// The memory of a device that tensors use; zeros if its allocator does not
-/// count it.
+/// The memory of a device that tensors use. All fields are 0 if the device's
+/// allocator does not count it.
 struct DeviceBytes {
   int64_t current = 0;
   int64_t peak = 0;

@@ -37,7 +37,8 @@ class CommStream {
   void follow(const std::optional<c10::Stream>& other) const;
   /// Later work of `other` waits for the work queued on this stream so far.
   void lead(const std::optional<c10::Stream>& other) const;
-  /// Makes the host wait for the work queued so far; no other function does.
+  /// Makes the host wait for the work queued so far. No other function makes
+  /// the host wait.
   void synchronize() const;
 
  private:

@@ -20,7 +20,8 @@ enum class JoinEvent : int64_t { kForward, kBackward, kReduction };
 /// The next action of all training ranks.
 struct JoinAnnouncement {
   JoinEvent event = JoinEvent::kForward;
-  /// The index of the guard's model; for a reduction, the number of elements.
+  /// The index of the guard's model or, for a reduction, the number of
+  /// elements.
   int64_t model = 0;
   /// Whether a graph is recorded, and whether gradients are synchronised.
   bool records = false;

@@ -251,7 +251,7 @@ class ACCELERATE_INTERNAL StateLayer : public virtual Layer {
   using TakeWhole = std::function<void(size_t index, const at::Tensor& value)>;
 
   /// The current value of a parameter whose slices ranks train, if this rank
-  /// has all of it; otherwise undefined.
+  /// has all of it. Otherwise, undefined.
   virtual at::Tensor whole_value(const at::Tensor& /*parameter*/) const {
     return {};
   }

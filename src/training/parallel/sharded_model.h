@@ -79,7 +79,7 @@ class ShardedModel {
   ShardedModel(const ShardedModel&) = delete;
   ShardedModel& operator=(const ShardedModel&) = delete;
 
-  /// Adds the next unit; returns false if there is none left. If every rank can
+  /// Adds the next unit. Returns false if there is none left. If every rank can
   /// read its own shard from the files, it does so. Otherwise rank 0 broadcasts
   /// its values. Collective. With stage 3, parameters keep their memory until
   /// `UnitGathers` releases it.

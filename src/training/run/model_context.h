@@ -47,7 +47,7 @@ struct ACCELERATE_INTERNAL ModelContext : Stateful, SliceHolder {
   bool is_said_to_stay = false;
   /// Set under `accelerate verify`, otherwise null.
   std::shared_ptr<VerifiedSteps> verified;
-  /// Creates another engine if this one is outdated; may be empty.
+  /// Creates another engine if this one is outdated. May be empty.
   std::function<void()> renew;
   /// The index of each tensor of the model, and of each tensor trained in its
   /// place.

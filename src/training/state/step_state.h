@@ -47,7 +47,7 @@ struct BatchFacts {
 };
 
 /// The state of the current step: its batch, its forward and backward passes,
-/// and its updates. Not thread-safe; only the training thread uses it.
+/// and its updates. Not thread-safe: only the training thread uses it.
 class ACCELERATE_INTERNAL StepState {
  public:
   /// One running loop over a loader, owned by the loop's iterator. Destroying

@@ -44,7 +44,7 @@ MachineFacts read_machine_facts(
 /// Settings beyond the options that depend on who starts a launcher: a user at
 /// a terminal, another program, or machine 0 over ssh.
 struct LaunchStarter {
-  /// The number of workers on this machine; if unset, the options determine it.
+  /// The number of workers on this machine. If unset, the options determine it.
   std::optional<int> num_local = {};
   /// Defaults for the workers' environment.
   std::map<std::string, std::string> variables = {};
@@ -101,7 +101,8 @@ struct StartOrder {
   int group_rank = 0;
   int group_world_size = 1;
   int max_restarts = 0;
-  /// The address of rank 0 as seen by this machine; not part of the protocol.
+  /// The address of rank 0 as seen by this machine. It is not part of the
+  /// protocol.
   std::string master_address = "127.0.0.1";
   int master_port = 0;
   std::string run_id = "none";
@@ -126,7 +127,7 @@ std::string describe_workers(const std::vector<WorkerSpec>& workers);
 std::filesystem::path working_folder();
 
 /// A note if the plan's selection of ranks hides the output of all processes of
-/// this machine; otherwise empty.
+/// this machine. Otherwise, an empty string.
 std::string note_on_hidden_output(const LaunchPlan& plan);
 
 } // namespace accelerate

@@ -62,19 +62,19 @@ struct StderrTail {
 
 /// Creates the streams of each worker, keeps the last lines of its stderr, and
 /// shows whole lines: the launcher's output never mixes two ranks in a line. A
-/// line of more than 1 MiB is split; each piece but the last is marked with
-/// `[the line continues]`.
+/// line of more than 1 MiB is split, and each piece except the last is marked
+/// with `[the line continues]`.
 ///
 /// The report of a fatal error (a traceback) and the output after it are held
 /// back. They are shown when the worker has ended, when it writes to either
 /// stream two seconds later, or after five seconds. The message about the end
 /// of the job then shows one report, last, and drops the others. Files contain
-/// all reports. Progress bars are redrawn only on terminals; elsewhere they
-/// become a line every few seconds.
+/// all reports. Progress bars are redrawn only on terminals. Elsewhere, they
+/// become one line every few seconds.
 ///
 /// On a terminal, the first worker of the machine gets a pseudo-terminal whose
-/// bytes are passed on immediately, so that its progress bar works; lines of
-/// the others appear above it.
+/// bytes are passed on immediately, so that its progress bar works. Lines of
+/// the other workers appear above it.
 class ACCELERATE_INTERNAL OutputRouter {
  public:
   /// Shows the output of workers on `out` and `err`.

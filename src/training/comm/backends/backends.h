@@ -15,7 +15,7 @@
 namespace accelerate {
 
 BackendEntry gloo_backend();
-/// Whether Gloo threw `error`; not all of its messages contain its name.
+/// Whether Gloo threw `error`. Not all of Gloo's messages contain its name.
 bool is_gloo_error(const std::exception& error);
 /// Removes this rank's entries from a group's store after all ranks have
 /// completed a collective. The store lives as long as the run, but groups do
@@ -37,7 +37,7 @@ c10::intrusive_ptr<c10d::Backend> make_backend(
     const BackendEntry& entry,
     const BackendArguments& arguments);
 
-/// The timeout of a collective; the default if the backend does not specify
+/// The timeout of a collective, or the default if the backend does not specify
 /// one.
 std::chrono::milliseconds timeout_of(c10d::Backend& backend);
 
