@@ -26,7 +26,7 @@ class ACCELERATE_INTERNAL FileReader {
   const std::filesystem::path& path() const { return path_; }
   /// The number of bytes when the file was opened.
   std::uint64_t size() const { return size_; }
-  /// Fills `bytes` from this position, large parts with several threads. Throws
+  /// Fills `bytes` from this position. Several threads read large parts. Throws
   /// `DataError` if the file is too short, and `SystemError` if the disk fails.
   void read(std::uint64_t position, std::span<std::byte> bytes) const;
 

@@ -137,7 +137,7 @@ class ACCELERATE_INTERNAL CheckpointReader {
       const std::string& name,
       const FileRecord& record,
       std::span<const std::byte> bytes) const;
-  /// Like `check` for one chunk; `bytes` are those of the whole file.
+  /// Like `check`, but for one chunk. `bytes` are those of the whole file.
   void check_chunk(
       const std::string& name,
       const FileRecord& record,

@@ -18,7 +18,8 @@ struct FileRecord {
   std::uint64_t num_bytes = 0;
   /// The concatenated checksums of all chunks (`ChunkedChecksum`).
   std::string checksum = {};
-  /// Bytes per chunk. 0: one checksum of the whole file, as in format 1.
+  /// The number of bytes per chunk. 0 means one checksum of the whole file, as
+  /// in format 1.
   std::uint64_t chunk = 0;
 
   std::size_t num_chunks() const {

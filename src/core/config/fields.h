@@ -47,8 +47,9 @@ struct Field {
   FieldMember member = {};
   /// Heading in `--help` and in `docs/options.md`.
   std::string_view group = {};
-  /// False: accepted for compatibility with existing command lines and files,
-  /// but it has no effect or is not supported. Only `--help-all` shows it.
+  /// If false, the option is accepted for compatibility with existing command
+  /// lines and files, but it has no effect or is not supported. Only
+  /// `--help-all` shows it.
   bool has_effect = true;
   std::string_view help = {};
   /// The placeholder of the value in `--help`: "N", "FILE".

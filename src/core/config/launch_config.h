@@ -95,16 +95,16 @@ struct LaunchConfig {
   bool dry_run = false;
 
   // Training.
-  /// Unset: the program decides.
+  /// If unset, the program decides.
   std::optional<int> gradient_accumulation_steps = {};
 
-  // Parallelism. Unset: the program decides.
+  // Parallelism. If unset, the program decides.
   bool use_parallelism_config = false;
   std::optional<int> parallelism_config_dp_replicate_size = {};
   std::optional<int> parallelism_config_dp_shard_size = {};
   std::optional<int> parallelism_config_tp_size = {};
 
-  // Sharding. Unset: the program decides.
+  // Sharding. If unset, the program decides.
   bool use_fsdp = false;
   std::optional<int> fsdp_version = {};
   std::string fsdp_sharding_strategy = {};
@@ -135,7 +135,7 @@ struct LaunchConfig {
   std::string zero3_save_16bit_model = {};
   std::string deepspeed_moe_layer_cls_names = {};
 
-  // Compilation. Unset: the program decides.
+  // Compilation. If unset, the program decides.
   std::string dynamo_backend = {};
   std::string dynamo_mode = {};
   bool dynamo_use_fullgraph = false;

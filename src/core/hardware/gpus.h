@@ -41,8 +41,8 @@ struct GpuInventory {
 
 /// Every GPU of the first of `kinds` (`gpu_kinds()`, except in tests) that this
 /// machine has, in PCI order. A short-lived child process queries the driver,
-/// so this process creates no context, links nothing and keeps none of its
-/// threads. Never throws: a machine without GPUs has an empty list.
+/// so this process creates no context, links nothing and keeps none of the
+/// driver's threads. Never throws: a machine without GPUs has an empty list.
 ACCELERATE_INTERNAL GpuInventory list_gpus(const std::vector<GpuKind>& kinds);
 
 /// The GPUs that workers may use: `ids` (indices or UUIDs, possibly shortened)

@@ -20,7 +20,7 @@ struct MemoryFigures {
 ACCELERATE_INTERNAL MemoryFigures read_memory();
 
 /// How many files this process may open (soft limit), and how far it can raise
-/// that itself (hard limit). -1: unlimited.
+/// this limit itself (hard limit). -1 means unlimited.
 struct FileLimits {
   int64_t soft = 0;
   int64_t hard = 0;

@@ -62,8 +62,8 @@ class ACCELERATE_INTERNAL DeviceMarks {
   /// Leaves a mark after everything the calling thread has queued so far. False
   /// if the device cannot take one now.
   virtual bool leave() = 0;
-  /// Takes the oldest mark: seconds since the previous one, 0 for the first.
-  /// Empty if the device has not passed it.
+  /// Takes the oldest mark. Returns the seconds since the previous mark, or 0
+  /// for the first one. Empty if the device has not passed it.
   virtual std::optional<double> take() = 0;
 };
 
@@ -179,7 +179,7 @@ class ACCELERATE_INTERNAL RankRecord {
   std::string topic_;
 };
 
-/// This thread is in `phase` during its lifetime.
+/// During the lifetime of this object, the thread is in `phase`.
 class PhaseScope {
  public:
   explicit PhaseScope(StepPhase phase)
@@ -193,7 +193,7 @@ class PhaseScope {
   StepPhase before_;
 };
 
-/// This thread waits in `operation` during its lifetime.
+/// During the lifetime of this object, the thread waits in `operation`.
 class OperationScope {
  public:
   OperationScope(
@@ -219,7 +219,8 @@ class OperationScope {
   StepPhase before_;
 };
 
-/// Operations of this thread belong to `topic` during its lifetime.
+/// During the lifetime of this object, operations of the thread belong to
+/// `topic`.
 class TopicScope {
  public:
   explicit TopicScope(std::string topic) {

@@ -77,7 +77,7 @@ class ACCELERATE_INTERNAL Watchdog {
   static std::chrono::milliseconds interval_for(
       const Membership& membership,
       std::chrono::milliseconds longest = std::chrono::milliseconds(500));
-  /// Since when this rank has been waiting for others.
+  /// Returns when this rank started to wait for others.
   std::optional<Clock::time_point> waits_since(const Membership& membership);
   /// Whether this rank has waited longer than its threshold, the wait has no
   /// final report, and no quiet time applies.

@@ -68,8 +68,8 @@ struct LeafRecord {
   bool operator==(const LeafRecord&) const = default;
 };
 
-/// A backward pass, and the batches that a loader returned since the one
-/// before.
+/// A backward pass, and the batches that a loader returned since the previous
+/// backward pass.
 struct MicroBatchRecord {
   double loss = 0;
   /// The weight passed to `backward`. 1 without one.

@@ -46,10 +46,10 @@ class CommStream {
   std::optional<c10::Stream> stream_;
 };
 
-/// Makes a stream of the process the current one during its lifetime. The work
-/// of this stream starts after the queued work of the previous one, which waits
-/// for it at the end. Memory of either may therefore be used on the other
-/// meanwhile. No effect on the CPU.
+/// During the lifetime of this object, a stream of the process is the current
+/// stream. Its work starts after the queued work of the previous stream, and
+/// the previous stream waits for it at the end. In the meantime, memory of
+/// either stream may therefore be used on the other. No effect on the CPU.
 class StreamScope {
  public:
   StreamScope(StreamRole role, c10::Device device);

@@ -24,7 +24,7 @@ namespace accelerate {
 /// Parameters that are stored and sent together: a shard unit.
 struct ShardUnit {
   size_t index = 0;
-  /// In messages: "unit 'layers.0'".
+  /// The name in messages, such as "unit 'layers.0'".
   std::string name;
   /// The indices of its parameters in `ShardedModel::model()`, and their
   /// offsets in the flat tensor.

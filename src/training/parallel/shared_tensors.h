@@ -35,8 +35,9 @@ class SharedBuffers {
       const std::vector<std::string>& names,
       const std::vector<at::Tensor>& tensors);
   const std::vector<at::Tensor>& tensors() const { return tensors_; }
-  /// `operation`, with a description of the buffers whose shapes differ from
-  /// those shared last. So only ranks with matching buffers agree on it.
+  /// Returns `operation` with a description of the buffers whose shapes differ
+  /// from those that were shared last. Only ranks with matching buffers
+  /// therefore agree on it.
   std::string name(const std::string& operation) const;
   /// Whether ranks must agree before they share buffers.
   bool is_shared() const { return !tensors_.empty() || are_other_; }

@@ -28,8 +28,8 @@ class ACCELERATE_INTERNAL TensorRanks {
 
   const ProcessGroup& group() const { return group_; }
 
-  /// `x` for a layer with divided outputs. Backward sums the gradient over
-  /// ranks. Several layers with the same input share one sum.
+  /// Returns `x` for a layer with divided outputs. The backward pass sums the
+  /// gradient over ranks. Several layers with the same input share one sum.
   at::Tensor enter(const at::Tensor& x);
   /// Forgets the last input. Otherwise its graph would stay alive.
   void forget_input();

@@ -34,8 +34,8 @@ class VerifiedSteps final : public UpdateObserver {
   /// Called after these callbacks, when buffers are synchronised.
   void before_forward(const ModelContext& model);
   void after_forward(const ModelContext& model);
-  /// `is_python`: the Python package itself finds optimizers that were not
-  /// prepared.
+  /// `is_python` means that the Python package itself finds optimizers that
+  /// were not prepared.
   void before_backward(
       const at::Tensor& loss,
       const std::optional<LossWeight>& weight,

@@ -48,24 +48,24 @@ class ACCELERATE_INTERNAL StepRecorder {
   /// Called by the first run of the process. Later calls have no effect.
   void begin(int rank, int num_ranks, int num_data_ranks);
 
-  /// A loader returned a batch with these tensors.
+  /// Call this when a loader has returned a batch with these tensors.
   void note_batch(const std::vector<at::Tensor>& leaves, int64_t num_samples);
-  /// A loader that was not prepared returned a batch.
+  /// Call this when a loader that was not prepared has returned a batch.
   void note_raw_batch() { is_raw_ = true; }
-  /// A module of the model has returned these tensors.
+  /// Call this when a module of the model has returned these tensors.
   void note_outputs(
       const std::string& module,
       const std::vector<at::Tensor>& outputs);
-  /// A loop over a loader began, which distributes samples in this order to all
-  /// ranks.
+  /// Call this when a loop begins over a loader that distributes samples in
+  /// this order to all ranks.
   void note_order(uint64_t hash);
   /// Called before a backward pass.
   void note_backward(double loss, double weight);
   void note_changed_buffer(const std::string& name);
-  /// A mistake in the program, with a message.
+  /// Records a mistake in the program, with a message.
   void note_problem(const std::string& text);
-  /// A reason why steps cannot be compared. `only_excuses`: it only matters if
-  /// they disagree.
+  /// Records why steps cannot be compared. With `only_excuses`, this matters
+  /// only if the steps disagree.
   void note_obstacle(const std::string& text, bool only_excuses = true);
 
   void add_initial(const std::vector<verify::TensorRecord>& tensors);
@@ -76,7 +76,7 @@ class ACCELERATE_INTERNAL StepRecorder {
   /// Null if the run made fewer.
   const verify::UpdateRecord* expected_update() const;
 
-  /// Watches torch's generator of this device, too.
+  /// Also watches torch's generator of this device.
   void watch_generator(c10::Device device);
 
  private:

@@ -16,8 +16,9 @@ namespace accelerate {
 /// the same number of processes. An elastic job accepts any number.
 class ACCELERATE_INTERNAL RollCall {
  public:
-  /// `own` is machine 0's own introduction. `shows_values`: whether a rejection
-  /// may contain values of machine 0. Must be false if anyone can connect.
+  /// `own` is machine 0's own introduction. `shows_values` says whether a
+  /// rejection may contain values of machine 0. It must be false if anyone can
+  /// connect.
   RollCall(
       HelloMessage own,
       int num_machines,

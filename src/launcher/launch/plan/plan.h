@@ -71,7 +71,7 @@ struct LaunchPlan {
   /// "2 x NVIDIA H200" or "CPU".
   std::string devices = "CPU";
   Placement placement = {};
-  /// The port of rank 0 on a single machine. Unset: any.
+  /// The port of rank 0 on a single machine. If unset, any free port.
   std::optional<int> main_process_port = {};
   int max_restarts = 0;
   /// Seconds from the first signal to SIGKILL.
