@@ -110,7 +110,8 @@ void ControlClient::take_proof(const Message& message) {
           str_cat(
               "[launch] the program at ",
               endpoint(),
-              " does not have the job token; does it belong to another job?"),
+              " does not have the job token; check that --main_process_ip and "
+              "--main_process_port belong to this job"),
           false);
     } else {
       callbacks_.received(RefusedMessage{step.refusal});

@@ -110,7 +110,7 @@ JoinOrder decode_join_order(const std::string& line) {
     throw ConfigError(str_cat(
         "[launch] the data received over ssh is not a launch command (",
         error.what(),
-        "); is the same version of accelerate installed on every host?"));
+        "); install the same version of accelerate on every host"));
   }
 }
 
