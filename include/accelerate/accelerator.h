@@ -45,8 +45,8 @@ namespace accelerate {
 class StepState;
 
 /// Connects this process to the other ranks, prepares models, optimizers and
-/// loaders, and offers the collectives that loops need. The loop never names a
-/// device:
+/// loaders, and provides the collectives that a training loop needs. The loop
+/// contains no device-specific code:
 ///
 ///     accelerate::Accelerator accelerator;
 ///     auto [loader, net, opt] =
@@ -58,8 +58,8 @@ class StepState;
 ///       opt.zero_grad();
 ///     }
 ///
-/// Use it from one thread at a time. A process may have several Accelerators,
-/// created in the same order on all ranks. All ranks must call the collectives.
+/// Use it from one thread at a time. A process may create several Accelerators,
+/// in the same order on all ranks. Every rank must call every collective.
 class ACCELERATE_API Accelerator {
  public:
   /// Throws `ConfigError` if environment variables contradict each other, and
@@ -81,8 +81,9 @@ class ACCELERATE_API Accelerator {
   }
   bool is_last_process() const { return processes().is_last_process(); }
   const ProcessGroup& process_group() const;
-  /// The processes that see different data: one of each set of tensor-parallel
-  /// ranks, and all processes without tensor parallelism.
+  /// The group of processes that see different data. With tensor parallelism,
+  /// it contains one process of each set of tensor-parallel ranks. Otherwise,
+  /// it contains all processes.
   const ProcessGroup& data_group() const;
 
   // --- prepare --------------------------------------------------------------
@@ -111,7 +112,7 @@ class ACCELERATE_API Accelerator {
       int64_t num_batches) const {
     return accelerate::skip_first_batches(loader, num_batches);
   }
-  /// The module that was passed to `prepare`.
+  /// Returns the module that was passed to `prepare`.
   template <class Module>
   std::shared_ptr<Module> unwrap_model(const PreparedModel<Module>& model) {
     return model.module();
@@ -135,8 +136,9 @@ class ACCELERATE_API Accelerator {
   std::filesystem::path save_state(
       const std::filesystem::path& folder = {},
       const SaveStateOptions& options = {});
-  /// How this thread has spent its step time since the Accelerator was created.
-  /// The times are always measured, at the cost of a few clock reads per step.
+  /// Returns how this thread has spent the time of its steps since the
+  /// Accelerator was created. The times are always measured, which costs a few
+  /// clock reads per step.
   ///
   ///     accelerator.print(accelerator.step_times().summary());
   StepTimes step_times() const;
@@ -149,28 +151,28 @@ class ACCELERATE_API Accelerator {
   /// loads the newest checkpoint in the folder of
   /// `AcceleratorOptions::checkpoints` that is complete and intact on every
   /// rank, unless a folder named "latest" exists. Damaged newer checkpoints are
-  /// reported on stderr. The number of processes may differ from when the
-  /// checkpoint was saved. In this case, generators are not restored, and
-  /// stderr says so.
+  /// reported on stderr. The number of processes may differ from that of the
+  /// run that saved the checkpoint. In this case, random generators are not
+  /// restored, and a message on stderr says so.
   ///
   /// Collective. Each rank verifies what it loads, and no rank changes its
-  /// state until all of them can load. If one cannot, all throw the same error,
-  /// which names that rank: `DataError` if the checkpoint is damaged or lacks a
-  /// rank's files, `UsageError` if different objects were prepared, or
-  /// `SystemError` if there is no checkpoint.
+  /// state until every rank is able to load. If one rank is not, all ranks
+  /// throw the same error, which names that rank: `DataError` if the checkpoint
+  /// is damaged or lacks a rank's files, `UsageError` if different objects were
+  /// prepared, or `SystemError` if there is no checkpoint.
   void load_state(const std::filesystem::path& folder = "latest");
-  /// The checkpoint that `load_state("latest")` would load, as far as this rank
-  /// can tell. Empty if there is none. Ignores damaged and unfinished
+  /// Returns the checkpoint that `load_state("latest")` would load, as far as
+  /// this rank can tell. Empty if there is none. Ignores damaged and unfinished
   /// checkpoints.
   std::optional<std::filesystem::path> latest_checkpoint() const;
-  /// Whether any process of the run, or the launcher, has received SIGTERM or
-  /// SIGUSR1, which ask the run to end soon (for example because the machine is
-  /// preempted or Slurm's time limit is near). Returns true on all ranks at the
-  /// same step. Collective. After the first call, these signals no longer end
-  /// the process. Before the first call, a signal to the process ends it, and
-  /// the launcher holds back a signal that it receives until that call, but for
-  /// at most half of `--grace_seconds`. The program's own signal handlers stay
-  /// installed.
+  /// Returns whether any process of the run, or its launcher, has received
+  /// SIGTERM or SIGUSR1. These signals ask the run to end soon, for example
+  /// because the machine is preempted or Slurm's time limit is near. All ranks
+  /// get the same result at the same step. Collective. After the first call,
+  /// these signals no longer end the process. Before the first call, a signal
+  /// ends a process that receives it. A signal to the launcher is held back
+  /// until the first call, but for at most half of `--grace_seconds`. The
+  /// program's own signal handlers stay installed.
   ///
   ///     if (accelerator.should_stop()) {
   ///       accelerator.save_and_leave();
@@ -179,7 +181,7 @@ class ACCELERATE_API Accelerator {
   /// Saves as `save_state` does and ends the process with exit code 75
   /// (EX_TEMPFAIL). The launcher then restarts the job without counting a
   /// failure. If the launcher itself was asked to end, it exits with the same
-  /// code. The new processes resume with `load_state("latest")`.
+  /// code instead. The new processes resume with `load_state("latest")`.
   [[noreturn]] void save_and_leave(const std::filesystem::path& folder = {});
   /// Writes only the weights, in Hugging Face's layout: `model.safetensors`, or
   /// several files with an index if they exceed `options.max_shard_bytes`. Only
@@ -187,8 +189,8 @@ class ACCELERATE_API Accelerator {
   /// `save_on_each_node`), and the others do not wait for it. If parameters are
   /// sharded (`ShardStage::kParameters`), this is a collective that gathers
   /// them on the main process. Also writes `config.json` if the module has a
-  /// function `saved_config(dtype)` that returns its text, like the models of
-  /// `models.h`. Throws `SystemError`.
+  /// function `saved_config(dtype)` that returns the text of this file, as the
+  /// models of `models.h` do. Throws `SystemError`.
   template <class Module>
   void save_model(
       const PreparedModel<Module>& model,
@@ -209,15 +211,16 @@ class ACCELERATE_API Accelerator {
   /// Runs autograd and averages the gradients of prepared models over ranks.
   /// The loss is divided by the number of micro-batches, or weighted (see
   /// `BackwardOptions`). With fp16, it is also scaled. Throws `UsageError` if
-  /// `loss` is not a scalar with a graph, or does not depend on any prepared
-  /// model.
+  /// `loss` is not a scalar that requires a gradient, or does not depend on any
+  /// prepared model.
   void backward(const at::Tensor& loss, BackwardOptions options = {});
 
-  /// The scope of one micro-batch of these models. Gradients are synchronised
-  /// and optimizers step in every `accumulation.num_steps`-th scope, and in the
-  /// last batch of the loader that feeds the step. That is the loader that most
-  /// recently returned a batch and whose loop is still running, so a nested
-  /// validation loop changes nothing.
+  /// Opens the scope of one micro-batch for these models. Gradients are
+  /// synchronised and optimizers step in every `accumulation.num_steps`-th
+  /// scope, and in the last batch of the loader that feeds the step. Among the
+  /// loaders whose loops are still running, this is the one that most recently
+  /// returned a batch. A validation loop inside the training loop therefore has
+  /// no effect.
   template <class... Modules>
   [[nodiscard]] AccumulateGuard accumulate(PreparedModel<Modules>&... models) {
     return begin_micro_batch({models.context()...});
@@ -229,8 +232,8 @@ class ACCELERATE_API Accelerator {
   [[nodiscard]] NoSyncGuard no_sync(PreparedModel<Module>& model) {
     return NoSyncGuard(model.engine());
   }
-  /// Put this around a loop in which ranks may have different numbers of
-  /// batches (see `join.h`). Pass all models that the loop trains.
+  /// Guards a loop in which ranks may have different numbers of batches (see
+  /// `join.h`). Pass all models that the loop trains.
   template <class... Modules>
   [[nodiscard]] JoinGuard join_uneven_inputs(
       PreparedModel<Modules>&... models) {
@@ -250,10 +253,10 @@ class ACCELERATE_API Accelerator {
   }
 
   /// Divides fp16 gradients by the loss scale, so that you can inspect them.
-  /// This happens once per step: `step` and the clip functions below do it
-  /// automatically. Has no effect during gradient accumulation.
+  /// Gradients are unscaled only once per step. `step` and the clip functions
+  /// below do it automatically. Has no effect during gradient accumulation.
   void unscale_gradients(PreparedOptimizer& optimizer);
-  /// Does the same for all prepared optimizers.
+  /// Unscales the gradients of all prepared optimizers.
   void unscale_gradients();
   /// Scales all gradients by the same factor so that their norm is at most
   /// `max_norm`. Returns the norm before clipping, as a tensor that the device
@@ -320,10 +323,10 @@ class ACCELERATE_API Accelerator {
 
   // --- trackers and profiling -----------------------------------------------
   /// Starts the trackers of `options` on the main process. Other ranks discard
-  /// what they log. Call it on all ranks and before `load_state`, because the
-  /// next step and the identity of each tracker's run are part of `state()`. A
-  /// second call finishes the trackers of the first call and starts at step 0.
-  /// See docs/guide_observe.md.
+  /// what they log. Call this function on all ranks and before `load_state`,
+  /// because `state()` includes the next step and the identity of each
+  /// tracker's run. A second call finishes the trackers of the first call and
+  /// starts at step 0. See docs/guide_observe.md.
   ///
   ///     accelerator.init_trackers(
   ///         "sky",
@@ -336,9 +339,9 @@ class ACCELERATE_API Accelerator {
   void log(const TrackedValues& values, std::optional<int64_t> step = {}) {
     trackers().log(values, step);
   }
-  /// `images` has dtype uint8, or a floating type with values from 0 to 1, and
-  /// shape N x C x H x W or C x H x W with one or three channels. Throws
-  /// `UsageError` otherwise.
+  /// `images` must have the shape N x C x H x W or C x H x W, with one or three
+  /// channels. Its dtype must be uint8, or a floating-point type with values
+  /// from 0 to 1. Throws `UsageError` otherwise.
   void log_images(
       const std::string& name,
       const at::Tensor& images,
@@ -409,7 +412,7 @@ class ACCELERATE_API Accelerator {
     processes().on_process(process_index, std::forward<F>(f));
   }
 
-  /// Returns this rank's share of a vector, a tensor or a map of them (see
+  /// Returns this rank's share of a vector, a tensor or a map of these (see
   /// `splitting.h`).
   template <class T>
   T split_between_processes(const T& inputs, bool apply_padding = false) const {
@@ -423,8 +426,8 @@ class ACCELERATE_API Accelerator {
   bool check_trigger();
 
   /// Finishes the trackers and leaves the group. Afterwards, collectives
-  /// between several processes throw, including those of other Accelerators in
-  /// this process, because they share the group.
+  /// between several processes throw. This includes those of other Accelerators
+  /// in this process, because all Accelerators of a process share the group.
   void end_training();
 
   // --- collectives on trees -------------------------------------------------
@@ -440,9 +443,9 @@ class ACCELERATE_API Accelerator {
   /// whole batch, as it does with packed batches, all its rows are dropped,
   /// whatever they represent. Scalars, and tensors whose number of rows differs
   /// from the number of samples, are gathered completely, with one warning on
-  /// stderr if the batch contains repeats. A loss that was expanded to
-  /// `batch_size` elements counts once per sample of a short batch. Outside of
-  /// loops, nothing is dropped.
+  /// stderr if the batch contains repeats. If a loss was expanded to
+  /// `batch_size` elements and the batch is short, one element per sample is
+  /// gathered. Outside of loops, nothing is dropped.
   ///
   ///     for (auto& batch : eval_loader) {
   ///       auto [p, y] = accelerator.gather_for_metrics(
@@ -461,7 +464,7 @@ class ACCELERATE_API Accelerator {
   std::vector<T> gather_for_metrics(const std::vector<T>& objects) const {
     return gather_objects(data_group(), real(objects));
   }
-  /// Does the same for objects of other types, which the given functions
+  /// Like the above, but for objects of other types, which the given functions
   /// serialise (see `objects.h`).
   template <class T, class ToBytes, class FromBytes>
   std::vector<T> gather_for_metrics(
@@ -487,26 +490,26 @@ class ACCELERATE_API Accelerator {
     return accelerate::pad_across_processes(process_group(), value, options);
   }
   /// Returns how many of `size` rows are real, if there is one row per sample
-  /// of the current batch. Real rows come first, and the others are repeats. If
-  /// rows represent something other than samples, such as tokens, the result is
+  /// of the current batch. Real rows come first, followed by repeats. If rows
+  /// represent something other than samples, such as tokens, the result is
   /// `size`, or 0 if the whole batch is a repeat. Returns `size` outside of
   /// loops. Throws `UsageError` if some samples of the batch are repeats and
   /// the number of samples is not `size`.
   int64_t num_real_samples(int64_t size) const;
-  /// Compares the hashes of the parameters of a model across ranks. (Buffers,
-  /// such as running means, may differ between forward passes.) If they differ,
-  /// throws a `MismatchError` on all ranks, which names the first tensor that
-  /// differs and the ranks. Collective. It reads every weight, so use it only
-  /// after you change weights by hand. With `debug`, every 100th backward pass
-  /// calls it.
+  /// Compares the hashes of the parameters of a model across ranks. Buffers,
+  /// such as running means, are not compared, because they may differ between
+  /// forward passes. If parameters differ, all ranks throw a `MismatchError`,
+  /// which names the first tensor that differs and the ranks. Collective. This
+  /// function reads every weight, so call it only after you have changed
+  /// weights by hand. With `debug`, every 100th backward pass calls it.
   template <class Module>
   void check_ranks_equal(const PreparedModel<Module>& model) const {
     check_equal(*model.context());
   }
-  /// The bytes of all ranks, in rank order.
+  /// Returns the bytes of all ranks, in rank order.
   std::vector<std::string> gather_object(const std::string& bytes) const;
-  /// Copies the state of rank 0's generators (the CPU's and that of `device()`)
-  /// to all ranks.
+  /// Copies the state of rank 0's random generators (those of the CPU and of
+  /// `device()`) to all ranks.
   void synchronize_rng_states();
 
  private:

@@ -35,9 +35,9 @@ struct ACCELERATE_API AccumulationOptions {
 };
 
 /// All fields are optional. `cpu`, `mixed_precision`, `accumulation.num_steps`
-/// and `debug` can also be set from outside. The program takes precedence over
-/// the environment variable, the variable over the launcher's configuration
-/// file, and the file over the default (docs/guide_config.md).
+/// and `debug` can also be set outside of the program. The program takes
+/// precedence over the environment variable, the variable over the launcher's
+/// configuration file, and the file over the default (docs/guide_config.md).
 struct ACCELERATE_API AcceleratorOptions {
   /// Train on the CPU even if there are accelerators. Default:
   /// ACCELERATE_USE_CPU.
@@ -51,7 +51,7 @@ struct ACCELERATE_API AcceleratorOptions {
   /// prepared optimizers train fp32 master weights, and accumulate gradients in
   /// fp32. Autocast is off: the model computes in bf16, and its fp32 arguments
   /// are converted to bf16. Checkpoints and `save_model` contain the master
-  /// weights; frozen parameters have none and are saved as bf16.
+  /// weights. Frozen parameters have no master weights and are saved as bf16.
   bool master_weights = false;
   /// Convert the reduced-precision outputs of prepared models to fp32.
   bool outputs_to_fp32 = true;
@@ -63,9 +63,9 @@ struct ACCELERATE_API AcceleratorOptions {
   /// every 100th backward pass compares the weights (`check_ranks_equal`).
   /// Default: ACCELERATE_DEBUG_MODE.
   std::optional<bool> debug = {};
-  /// At the end of the run (`end_training`, or when the last handle is
-  /// destroyed), print what limits the speed of the steps
-  /// (`StepTimes::summary`) to stderr of the main process. Default:
+  /// At the end of the run (in `end_training`, or when the last handle is
+  /// destroyed), print a summary of what limits the speed of the steps
+  /// (`StepTimes::summary`) to stderr on the main process. Default:
   /// ACCELERATE_STEP_SUMMARY, or false.
   std::optional<bool> step_summary = {};
   DdpOptions ddp = {};
@@ -76,9 +76,10 @@ struct ACCELERATE_API AcceleratorOptions {
   /// sharding, set `replicate` to the number of copies of the model (HSDP):
   /// gathers stay within a copy, and gradients are averaged over all copies.
   /// With a single process, `replicate` and `shard` are 1. With `tensor`, ranks
-  /// divide the layers of a model (docs/guide_parallelism.md). By default, the
-  /// launcher's sizes. `pipeline`, `context` and `sequence` above 1 throw
-  /// `ConfigError`, because no engine supports them.
+  /// divide the layers of a model (docs/guide_parallelism.md). If no size is
+  /// set here, the sizes that the launcher passes are used. If `pipeline`,
+  /// `context` or `sequence` is above 1, `ConfigError` is thrown, because no
+  /// engine supports them.
   MeshSizes parallelism = {};
   /// With `parallelism.tensor`: the modules to divide, instead of the plan that
   /// a model ships with.
@@ -91,7 +92,8 @@ struct ACCELERATE_API AcceleratorOptions {
   DataLoaderConfiguration data_loader = {};
   /// How often prepared schedulers advance.
   SchedulerStepping scheduler_stepping = SchedulerStepping::kPerOptimizerStep;
-  /// Where `save_state` and `load_state` keep checkpoints by default.
+  /// Where `save_state` stores and `load_state` looks for checkpoints by
+  /// default.
   CheckpointOptions checkpoints = {};
   /// How to connect if no `process_group` is given.
   ProcessGroupOptions connection = {};

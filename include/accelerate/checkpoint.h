@@ -20,11 +20,12 @@ struct ACCELERATE_API CheckpointOptions {
   /// in this folder. N starts at 0, and each new checkpoint gets the highest
   /// existing number plus 1.
   std::filesystem::path folder = {};
-  /// How many checkpoints are kept; at least 1. When a new checkpoint is
-  /// complete, the oldest ones are deleted. By default, all are kept.
+  /// The number of checkpoints to keep. It must be at least 1. When a new
+  /// checkpoint is complete, the oldest ones are deleted. By default, all are
+  /// kept.
   std::optional<int64_t> total_limit = {};
-  /// One process on every machine writes the whole checkpoint. Use this if the
-  /// machines do not share a disk.
+  /// Let one process on every machine write the whole checkpoint. Use this if
+  /// the machines do not share a disk.
   bool save_on_each_node = false;
 };
 
@@ -32,8 +33,8 @@ struct ACCELERATE_API CheckpointOptions {
 ///
 ///     accelerator.save_state("run/step_100", {.asynchronous = true});
 struct ACCELERATE_API SaveStateOptions {
-  /// Return as soon as everything is copied to the host, and write in the
-  /// background. The memory of the copy is reused for the next save. Saves
+  /// Return as soon as all state has been copied to the host, and write it in
+  /// the background. The memory of the copy is reused by the next save. Saves
   /// never overlap: a new save first waits for the previous one. See
   /// `Accelerator::wait_for_save`.
   bool asynchronous = false;

@@ -18,7 +18,7 @@
 
 namespace accelerate {
 
-/// The base of loaders, which does not depend on the type of their batches.
+/// The base class of loaders, which does not depend on the type of the batches.
 /// Copies share the dataset and the position.
 class ACCELERATE_API AnyDataLoader {
  public:
@@ -32,13 +32,14 @@ class ACCELERATE_API AnyDataLoader {
   /// The number of samples that all ranks together use per step. Throws
   /// `UsageError` if a `batch_sampler` varies this number.
   int64_t total_batch_size() const;
-  /// Sets the epoch of the next loop. Otherwise, epochs count up from 0.
+  /// Sets the epoch of the next loop. Without this call, epochs count up from
+  /// 0.
   void set_epoch(int64_t epoch);
 
   /// The position in the current epoch. It counts the batches that were
-  /// returned, not those that workers have read ahead. It is equal on all ranks
-  /// that are at the same batch. Between epochs, it is the start of the next
-  /// epoch.
+  /// returned, not those that workers have read ahead. Ranks that are at the
+  /// same batch have the same position. Between epochs, the position is the
+  /// start of the next epoch.
   StateDict state_dict() const;
   /// Makes the next loop resume after the last batch that was returned before
   /// the state was taken. The number of ranks and the batch size may differ,
@@ -52,9 +53,9 @@ class ACCELERATE_API AnyDataLoader {
   /// The state that checkpoints contain, for a `StateRegistry`. It contains a
   /// position inside an epoch only while a loop is running. After a `break`,
   /// the position is the start of the next epoch. In a prepared loader, the
-  /// current batch counts as used once `Accelerator::backward` was called after
-  /// it was returned, or once the next batch was requested. The object is valid
-  /// as long as this loader or a copy of it exists.
+  /// current batch counts as used as soon as `Accelerator::backward` is called
+  /// or the next batch is requested. The object is valid as long as this loader
+  /// or a copy of it exists.
   std::shared_ptr<Stateful> stateful() const;
 
   const DataLoaderOptions& options() const;
@@ -75,9 +76,9 @@ class ACCELERATE_API AnyDataLoader {
   int64_t num_skipped_ = 0;
 };
 
-/// Iterates over a dataset in batches. Before an `Accelerator` prepares it, it
-/// returns all batches, on the CPU. After that, it returns the batches of this
-/// rank, on its device.
+/// Iterates over a dataset in batches. A loader that is not prepared returns
+/// all batches, on the CPU. A loader that an `Accelerator` has prepared returns
+/// the batches of this rank, on the rank's device.
 ///
 ///     accelerate::DataLoader loader(
 ///         train_set, {.batch_size = 8, .shuffle = true, .num_workers = 2});
@@ -88,9 +89,9 @@ class ACCELERATE_API AnyDataLoader {
 /// be thread-safe. The third argument is a function that turns a `std::vector`
 /// of samples into a batch. `collate.h` describes the default.
 ///
-/// If a dataset throws, the loop rethrows the exception when it reaches that
-/// batch, as a `DataError` that names the sample. Leaving the loop early stops
-/// the workers and has no other effect. With `dispatch_batches`, all ranks must
+/// If a dataset throws, the loop throws a `DataError` that names the sample,
+/// when it reaches the batch of this sample. Leaving the loop early stops the
+/// workers and has no other effect. With `dispatch_batches`, all ranks must
 /// leave the loop at the same batch.
 template <class D, class Collate = detail::DefaultCollate>
 class DataLoader : public AnyDataLoader {
@@ -128,7 +129,8 @@ class DataLoader : public AnyDataLoader {
   Iterator begin() { return Iterator(open()); }
   std::default_sentinel_t end() const { return {}; }
 
-  /// The same loader for one rank. `Accelerator::prepare` calls this function.
+  /// Returns the same loader for one rank. `Accelerator::prepare` calls this
+  /// function.
   DataLoader prepared(detail::LoaderContext context) const {
     return DataLoader(placed(std::move(context)));
   }

@@ -89,9 +89,9 @@ concept BatchDataset = requires(D& data, std::span<const int64_t> indices) {
 /// A stream of samples. `reset(epoch)` rewinds to the first sample. It is
 /// called before the first `next` of every epoch, including the first epoch.
 /// After the last sample, `next` returns an empty optional, even if it is
-/// called again. In one epoch, all ranks must see the same samples in the same
-/// order, unless the source shards itself. Only one thread uses the source at a
-/// time.
+/// called again. In each epoch, all ranks must read the same samples in the
+/// same order, unless the source shards itself. Only one thread at a time uses
+/// the source.
 ///
 ///     struct Lines {
 ///       std::ifstream file;
@@ -120,15 +120,15 @@ using SampleOf = std::decay_t<decltype(get_sample(
 template <IterableSource S>
 using ElementOf = std::decay_t<decltype(*std::declval<S&>().next())>;
 
-/// One tensor per column: `batch[0]`, `batch[1]`. The number of columns is only
-/// known at run time, so structured bindings do not compile.
+/// One tensor per column: `batch[0]`, `batch[1]`. Structured bindings do not
+/// compile, because the number of columns is known only at run time.
 class ACCELERATE_API TensorRow : public std::vector<at::Tensor> {
  public:
   using std::vector<at::Tensor>::vector;
 };
 
 /// Columns of equal length in memory. A sample contains one row of each column.
-/// Making a batch takes one copy per column.
+/// Creating a batch takes one copy per column.
 class ACCELERATE_API TensorDataset {
  public:
   /// Non-contiguous columns are copied once. Throws `UsageError` if there are
@@ -246,9 +246,9 @@ concept HasTorchGet = requires(D& data, size_t index) {
 
 } // namespace detail
 
-/// Adapts a map-style dataset of `torch::data`. It is either a dataset with
-/// `get(size_t)`, whose samples are then collated here, or a mapped dataset
-/// that collates its own samples (`map(Stack<>())`).
+/// Adapts a map-style dataset of `torch::data`. Either the dataset has
+/// `get(size_t)`, and the loader collates its samples, or it is a mapped
+/// dataset that collates its own samples (`map(Stack<>())`).
 ///
 ///     accelerate::TorchDataset mnist{torch::data::datasets::MNIST(folder)};
 ///
@@ -306,7 +306,7 @@ class GeneratorSource {
 
 } // namespace accelerate
 
-/// Only exists to explain why `auto [input, target] = row` does not compile.
+/// Exists only to explain why `auto [input, target] = row` does not compile.
 template <std::same_as<accelerate::TensorRow> Row>
 struct std::tuple_size<Row> {
   static_assert(

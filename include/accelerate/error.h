@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The exceptions that this library throws.
 //
-// Every message reads `[where] What went wrong, with the values. What to do`.
-// Catch `Error` to handle all exceptions, or a subclass to handle one cause.
+// Every message has the form `[where] What went wrong, with the values. What to
+// do`. Catch `Error` to handle all exceptions, or a subclass to handle one
+// cause.
 #pragma once
 
 #include <stdexcept>
@@ -59,8 +60,8 @@ class ACCELERATE_API TimeoutError : public CommError {
   using CommError::CommError;
 };
 
-/// Ranks called a collective with values that do not match. It is thrown on
-/// every rank, so that all ranks leave the operation.
+/// Ranks called a collective with values that do not match. The error is thrown
+/// on every rank, so that all ranks leave the operation.
 class ACCELERATE_API MismatchError : public CommError {
  public:
   using CommError::CommError;

@@ -15,10 +15,11 @@
 // Call `update` in the loop over a prepared loader, with tensors that have one
 // row per sample of the batch. If rows represent something else, such as tokens
 // of packed batches, all rows count, unless the loader repeated the whole
-// batch, as it does with batches of a `BatchSampler`. If the loader repeated
-// only some of the samples, `update` then throws `UsageError`. Scalars of a
-// repeated batch do not count. `compute` is a collective that does not change
-// the sums. It returns NaN if nothing was counted. `reset` clears the sums.
+// batch, as it does with batches of a `BatchSampler`. With such rows, `update`
+// throws `UsageError` if the loader repeated only some of the samples. Scalars
+// of a repeated batch do not count. `compute` is a collective that does not
+// change the sums. It returns NaN if nothing was counted. `reset` clears the
+// sums.
 #pragma once
 
 #include <ATen/core/Tensor.h>

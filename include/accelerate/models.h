@@ -8,9 +8,9 @@
 //     outputs.loss.backward();
 //     model->save_pretrained("finetuned"); // transformers reads it
 //
-// The architectures (`model_type`) are bert, distilbert, gpt2, llama and
-// roberta. docs/adding.md shows how to add one. `named_parameters()` returns
-// the names of transformers' `state_dict()`. Tied weights appear once.
+// The supported architectures (`model_type`) are bert, distilbert, gpt2, llama
+// and roberta. docs/adding.md shows how to add one. `named_parameters()`
+// returns the names of transformers' `state_dict()`. Tied weights appear once.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -41,7 +41,8 @@ struct PretrainedOptions {
   /// "regression", "single_label_classification" or
   /// "multi_label_classification". By default, it is read from the
   /// configuration or else derived from the labels: a single label means
-  /// regression, integer labels are classes, and other labels are multi-label.
+  /// regression, integer labels mean classes, and other labels mean a
+  /// multi-label problem.
   std::string problem_type = {};
   /// The dtype of the weights: float32, bfloat16 or float16. Default: that of
   /// the configuration, or else that of the first weight in the file, or else
@@ -145,8 +146,9 @@ class ACCELERATE_API PretrainedModel : public torch::nn::Module,
   void save_pretrained(
       const std::filesystem::path& folder,
       const SavePretrainedOptions& options = {}) const;
-  /// The text of `config.json` for weights of this dtype, by default the dtype
-  /// in the configuration. `Accelerator::save_model` writes it too.
+  /// Returns the text of `config.json` for weights of this dtype. By default,
+  /// this is the dtype in the configuration. `Accelerator::save_model` also
+  /// writes this text.
   std::string saved_config(std::optional<at::ScalarType> dtype) const;
 
  protected:
@@ -175,8 +177,8 @@ struct GenerateOptions {
   double temperature = 1.0;
   /// Sample from the k most likely tokens. 0 means all tokens.
   int64_t top_k = 50;
-  /// Sample from the most likely tokens whose probabilities add up to this
-  /// value.
+  /// Sample from the smallest set of most likely tokens whose probabilities add
+  /// up to this value.
   double top_p = 1.0;
   /// Tokens that end a sequence. Default: those in the folder
   /// (`generation_config.json`, or else `config.json`). An empty list means
@@ -206,8 +208,8 @@ class ACCELERATE_API CausalLanguageModel : public PretrainedModel {
   /// prompt and receive the same tokens.
   ///
   /// If parameters are sharded (`ShardStage::kParameters`), call it on all
-  /// ranks. Prompts, options and numbers of tokens may differ. A rank that has
-  /// finished keeps computing until all ranks have finished.
+  /// ranks. Prompts, options and numbers of tokens may differ between ranks. A
+  /// rank that has finished keeps computing until all ranks have finished.
   at::Tensor generate(
       const ModelInputs& prompt,
       const GenerateOptions& options = {});

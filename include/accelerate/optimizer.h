@@ -14,12 +14,12 @@ namespace accelerate {
 
 class OptimizerStep;
 
-/// What `prepare` returns for a `torch::optim` optimizer. It steps on the
+/// What `prepare` returns for a `torch::optim` optimizer. It steps with the
 /// gradients that the engine provides, and skips steps during gradient
 /// accumulation and after an overflow. It refers to the original optimizer,
 /// which must outlive it. It converts to `torch::optim::Optimizer&`, so that
-/// torch's schedulers accept it. The state of these schedulers cannot be saved,
-/// and `save_state` warns about them. Copies share everything.
+/// torch's schedulers accept it. The state of torch's schedulers cannot be
+/// saved, and `save_state` warns about this. Copies share all state.
 class ACCELERATE_API PreparedOptimizer {
  public:
   PreparedOptimizer(
@@ -31,7 +31,7 @@ class ACCELERATE_API PreparedOptimizer {
   /// parameter has a gradient because `backward` was not called.
   void step();
   /// Whether the latest `step` updated the parameters. Becomes false when a
-  /// micro-batch starts that only accumulates gradients.
+  /// micro-batch begins that only accumulates gradients.
   bool did_step() const;
   /// Whether the latest `step` was skipped because of an overflow.
   bool step_was_skipped() const;
@@ -48,8 +48,9 @@ class ACCELERATE_API PreparedOptimizer {
   std::shared_ptr<OptimizerStep> step_;
 };
 
-/// Does not compile, because torch's archives store state by position, and
-/// positions differ between engines and parameter groups.
+/// Saving and loading with torch's archives does not compile, because they
+/// store state by position, and positions differ between engines and parameter
+/// groups.
 template <std::same_as<PreparedOptimizer> Prepared>
 torch::serialize::OutputArchive& operator<<(
     torch::serialize::OutputArchive& archive,

@@ -76,7 +76,7 @@ struct ACCELERATE_API AdafactorOptions {
   /// Torch's `eps[0]`. Default: the machine epsilon of the parameter's dtype.
   std::optional<double> eps1 = {};
   double eps2 = 1e-3;
-  /// Updates with a larger root mean square are scaled down to it.
+  /// The maximum root mean square of an update. Larger updates are scaled down.
   double d = 1;
   double weight_decay = 0;
   bool maximize = false;
@@ -145,8 +145,8 @@ class ACCELERATE_API OptimizerOf : public torch::optim::Optimizer,
   Options& options(size_t group = 0);
   const Options& options(size_t group = 0) const;
   void add_group(const ParameterGroup& group);
-  /// Adds a group, which keeps its options. Since torch 2.12, torch's own
-  /// function replaces options of an unknown type with the defaults.
+  /// Adds a group and keeps its options. (Since torch 2.12, torch's own
+  /// function replaces options of an unknown type with the defaults.)
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
 
   std::string kind() const override;
@@ -158,8 +158,8 @@ class ACCELERATE_API OptimizerOf : public torch::optim::Optimizer,
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
   bool takes_scalars() const override { return false; }
-  /// Passes tensors with the overflow flag and the learning rates of the next
-  /// step, and of no later one. `prepare` calls it.
+  /// Passes tensors with the overflow flag and the learning rates, for the next
+  /// step only. Prepared optimizers call it.
   void give_scalars(StepScalars scalars) override;
 
  protected:
@@ -196,7 +196,7 @@ extern template class ACCELERATE_API
 extern template class ACCELERATE_API OptimizerOf<LionOptions, LionState>;
 extern template class ACCELERATE_API OptimizerOf<MuonOptions, MomentumState>;
 
-/// The common part of Adam and AdamW, which differ only in weight decay.
+/// The common base of Adam and AdamW, which differ only in weight decay.
 template <class Options>
 class ACCELERATE_API AdamOf : public OptimizerOf<Options, AdamState> {
  public:

@@ -16,8 +16,8 @@
 namespace accelerate {
 
 /// What `Accelerator::prepare` returns for a `torch::nn::Module`. Call it like
-/// the module's `forward`, with any arguments and result. Use `->` for all
-/// other members of the module. Copies share the module and the engine.
+/// the module's `forward`, which may have any arguments and result. Use `->`
+/// for all other members of the module. Copies share the module and the engine.
 template <std::derived_from<torch::nn::Module> Module>
 class PreparedModel {
  public:
@@ -27,8 +27,8 @@ class PreparedModel {
       : module_(std::move(module)), context_(std::move(context)) {}
 
   /// Runs `forward` with the engine's callbacks and in the precision of the
-  /// run. In training, the backward pass after a forward pass averages
-  /// gradients, so all ranks must run it after each forward pass.
+  /// run. In training, all ranks must run a backward pass after each forward
+  /// pass, because the backward pass averages gradients.
   template <class... Args>
   auto operator()(Args&&... args) const {
     detail::ForwardScope scope(*context_);
@@ -44,7 +44,7 @@ class PreparedModel {
   Module* operator->() const { return module_.get(); }
   Module& operator*() const { return *module_; }
   const std::shared_ptr<Module>& module() const { return module_; }
-  /// These functions call those of the same name in the module.
+  /// These functions call the functions of the same name in the module.
   std::vector<at::Tensor> parameters() const { return module_->parameters(); }
   void train(bool on = true) const { module_->train(on); }
   void eval() const { module_->eval(); }

@@ -30,8 +30,8 @@ struct ACCELERATE_API ProcessTopology {
 struct ACCELERATE_API Rendezvous {
   std::string address = {};
   int port = 0;
-  /// Whether the starter (such as torchrun's agent) already listens there, so
-  /// that rank 0 must not.
+  /// Whether the starter (such as torchrun's agent) already listens on this
+  /// address. In this case, rank 0 does not listen.
   bool is_hosted = false;
   /// How often the starter has restarted the run.
   int attempt = 0;
@@ -40,8 +40,8 @@ struct ACCELERATE_API Rendezvous {
   std::string interface = {};
   /// The process ID of rank 0, or 0 if rank 0 runs on another machine.
   /// `accelerate launch` sets it for all ranks except rank 0. These ranks then
-  /// wait for rank 0 to listen as long as it is alive, or for 30 minutes if it
-  /// runs on another machine.
+  /// wait for rank 0 to listen as long as its process is alive, or for 30
+  /// minutes if it runs on another machine.
   std::optional<int> main_pid = {};
 
   bool operator==(const Rendezvous&) const = default;
@@ -51,13 +51,13 @@ struct ACCELERATE_API Rendezvous {
 struct ACCELERATE_API Starter {
   /// The name in messages: "torchrun", "Open MPI", "MVAPICH", "PMI" or "Slurm".
   const char* name = "";
-  /// Whether a process without a local rank represents a machine, whose ranks a
-  /// launcher must still start, instead of a rank.
+  /// Whether a process without a local rank represents a machine instead of a
+  /// rank. A launcher must then start the ranks of this machine.
   bool omits_local_rank_of_machines = false;
 };
 
 /// The settings that the starter of this process (a launcher, MPI or Slurm) has
-/// passed.
+/// passed to it.
 struct ACCELERATE_API ProcessEnvironment {
   ProcessTopology topology;
   Rendezvous rendezvous;

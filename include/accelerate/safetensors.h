@@ -36,8 +36,8 @@ inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 /// (by alignment). Data is little-endian and row-major.
 enum class Dtype : std::uint8_t {
   kBool,
-  kF4,     // Two to a byte.
-  kF6E2M3, // Four to three bytes.
+  kF4,     // Two elements per byte.
+  kF6E2M3, // Four elements in three bytes.
   kF6E3M2,
   kU8,
   kI8,
@@ -80,7 +80,7 @@ struct ACCELERATE_API TensorView {
   std::vector<std::int64_t> shape = {};
   std::span<const std::byte> data = {};
 
-  /// The number of elements; 1 for a scalar.
+  /// The number of elements. 1 for a scalar.
   std::int64_t num_elements() const;
 };
 
@@ -105,16 +105,18 @@ struct Contents {
 ACCELERATE_API Contents
 parse(std::span<const std::byte> bytes, const std::string& source);
 
-/// A mapped file. Copies share the mapping, which exists as long as any copy.
-/// Views are valid until then. Several threads may read it.
+/// A mapped file. Copies share the mapping, which exists as long as any copy
+/// does. Views are valid as long as the mapping exists. Several threads may
+/// read the file.
 ///
 /// Opening a file reads only the header. Data is read from disk when it is
-/// accessed. The file must not be truncated in the meantime: the system kills a
-/// process that accesses missing bytes (SIGBUS). `write_file` replaces files
-/// instead, so an existing mapping keeps the old bytes.
+/// accessed. The file must not be truncated while it is mapped: the system
+/// kills a process that accesses missing bytes (SIGBUS). `write_file` replaces
+/// files instead, so an existing mapping keeps the old bytes.
 class ACCELERATE_API File {
  public:
-  /// Throws `SystemError` if the file cannot be read, and what `parse` throws.
+  /// Throws `SystemError` if the file cannot be read, and the same errors as
+  /// `parse`.
   explicit File(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const;
@@ -137,12 +139,12 @@ struct WriteOptions {
   /// Strings to write to the header, in the order of their keys. Omitted if
   /// empty.
   Metadata metadata = {};
-  /// Whether the bytes are on disk, not only in the system's cache, when the
-  /// call returns (fsync of the file and its folder). If false, a power failure
-  /// (but not a crash of the program) can lose the file.
+  /// Whether the bytes are on disk when the call returns, not only in the
+  /// system's cache (fsync of the file and its folder). If false, a power
+  /// failure (but not a crash of the program) can lose the file.
   bool sync = true;
-  /// Called with each piece of the file, in order, while it is written, for
-  /// example to compute a checksum.
+  /// Called with each piece of the file, in order, while the file is written,
+  /// for example to compute a checksum.
   std::function<void(std::span<const std::byte> piece)> written = {};
 };
 

@@ -115,18 +115,19 @@ struct ReduceLROnPlateau {
   double factor = 0.1;
   int64_t patience = 10;
   double threshold = 1e-4;
-  /// With "rel", an improvement must pass the best value times (1 -+
-  /// threshold). With "abs", it must pass the best value -+ threshold.
+  /// With "rel", a value is an improvement if it is below best * (1 -
+  /// threshold) or, with the mode "max", above best * (1 + threshold). With
+  /// "abs", the limits are best - threshold and best + threshold.
   std::string threshold_mode = "rel";
   int64_t cooldown = 0;
   double min_lr = 0;
-  /// Smaller changes of the rate are not applied.
+  /// Changes of the rate that are smaller than this are not applied.
   double eps = 1e-8;
 };
 
 /// transformers' GreedyLR, which divides the rate by `factor` while a metric
-/// improves, and multiplies it by `factor` while it does not. Call
-/// `step(metric)`.
+/// improves, and multiplies it by `factor` while the metric does not improve.
+/// Call `step(metric)`.
 struct GreedyLR {
   std::string mode = "min";
   double factor = 0.95;
@@ -138,7 +139,7 @@ struct GreedyLR {
   double min_lr = 1e-3;
   double max_lr = 1;
   double eps = 1e-8;
-  /// Smooth the metric over the last `window_size` values.
+  /// Average the metric over the last `window_size` values.
   bool smooth = false;
   int64_t window_size = 50;
   /// Start again after this many reductions at `min_lr`.
@@ -157,7 +158,8 @@ struct SequentialLR {
   std::vector<int64_t> milestones = {};
 };
 
-/// The optimizer to schedule. It may be prepared. Null pointers throw.
+/// The optimizer to schedule. It may be prepared. A null pointer causes a
+/// `UsageError`.
 class ACCELERATE_API OptimizerToSchedule {
  public:
   OptimizerToSchedule(torch::optim::Optimizer& optimizer);
@@ -174,7 +176,7 @@ class ACCELERATE_API OptimizerToSchedule {
 
 /// Runs a schedule on an optimizer, which must outlive the scheduler. The
 /// constructor uses the current rates as the initial rates and sets the rates
-/// of step 0. Copies share everything.
+/// of step 0. Copies share all state.
 ///
 /// With a prepared optimizer, `step` does nothing unless the latest
 /// `optimizer.step()` updated the weights. It therefore does nothing during
@@ -231,8 +233,9 @@ struct ACCELERATE_API SchedulerOptions {
   /// For inverse_sqrt. Default: `num_warmup_steps`, or 10,000 without a
   /// warm-up.
   std::optional<int64_t> timescale = {};
-  /// The minimum of the two cosine schedules with a minimum, as a rate or as a
-  /// fraction of the initial rate. Set one of them.
+  /// For cosine_with_min_lr and cosine_warmup_with_min_lr: the minimum, either
+  /// as a rate (`min_lr`) or as a fraction of the initial rate (`min_lr_rate`).
+  /// Set one of the two.
   std::optional<double> min_lr = {};
   std::optional<double> min_lr_rate = {};
   /// For cosine_warmup_with_min_lr.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokenizers that read Hugging Face files and convert text to ids and back.
 //
-// This is a separate library (`accelerate::text`). It uses ICU but neither
+// This is a separate library (`accelerate::text`). It needs ICU, but neither
 // torch nor Python.
 #pragma once
 
@@ -68,7 +68,7 @@ struct ACCELERATE_API Encoding {
 
 enum class TextSide { kLeft, kRight };
 
-/// How a text that is too long is truncated.
+/// How texts that are too long are truncated.
 struct ACCELERATE_API Truncation {
   enum class Strategy { kNone, kLongestFirst, kOnlyFirst, kOnlySecond };
 
@@ -161,8 +161,9 @@ class ACCELERATE_API Tokenizer {
   /// progress, or if `kOnlySecond` is used without a pair).
   Encoding encode(const TextInput& input, const EncodeOptions& options = {})
       const;
-  /// Encodes many inputs in parallel, then pads them together. If inputs fail,
-  /// throws the error of the first one, which names its index.
+  /// Encodes many inputs in parallel, then pads them together. If inputs are
+  /// invalid, throws the error of the first one. The message contains its
+  /// index.
   std::vector<Encoding> encode_batch(
       std::span<const TextInput> inputs,
       const EncodeOptions& options = {}) const;
@@ -179,17 +180,18 @@ class ACCELERATE_API Tokenizer {
   std::optional<int32_t> token_to_id(std::string_view token) const;
   /// Added tokens that match normalised text are returned in normalised form.
   std::optional<std::string> id_to_token(int32_t id) const;
-  /// The number of tokens of the model and of added tokens, each counted once.
+  /// The number of tokens in the vocabulary, including added tokens. Each token
+  /// is counted once.
   int32_t vocab_size() const;
 
-  /// The settings in the file. If it has no settings, the strategy is `kNone`.
+  /// The settings in the file. If the file has none, the strategy is `kNone`.
   const Truncation& truncation() const;
   const Padding& padding() const;
 
   /// Runs only the normaliser, without added tokens. Useful for inspection.
   std::string normalize(std::string_view text) const;
-  /// Runs only the pre-tokeniser, on `text` as it is. Words of byte-level
-  /// tokenizers are in their printable alphabet ("Ġ" for a space).
+  /// Runs only the pre-tokeniser, on unchanged `text`. Words of byte-level
+  /// tokenizers are written in their printable alphabet ("Ġ" for a space).
   std::vector<TextWord> pre_tokenize(std::string_view text) const;
 
   class Impl;

@@ -22,10 +22,10 @@ struct AttentionMask {
   /// B x 1 x (1 or T) x S: 0, or minus infinity if masked. Undefined if nothing
   /// is masked.
   at::Tensor bias = {};
-  /// Token t attends to tokens 0 to t; `bias` is then undefined.
+  /// Token t attends to tokens 0 to t. `bias` is then undefined.
   bool is_causal = false;
-  /// If set, B is 1 and tokens attend only to their own sequence; `bias` is
-  /// then undefined.
+  /// If set, B is 1, tokens attend only to their own sequence, and `bias` is
+  /// undefined.
   std::shared_ptr<const PackedRows> packed = {};
 };
 
@@ -39,7 +39,7 @@ struct MaskShape {
   bool as_bias = false;
 };
 
-/// `padding`: B x (past + queries), 0 for padding tokens; undefined if there
+/// `padding`: B x (past + queries), 0 for padding tokens. Undefined if there
 /// are none. Does not wait for a GPU.
 AttentionMask make_mask(
     const at::Tensor& padding,

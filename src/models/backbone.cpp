@@ -209,7 +209,7 @@ void Backbone::check(const ModelInputs& inputs, int64_t num_past) const {
           high.item<int64_t>(),
           ", expected 0 to ",
           limits_.vocab_size - 1,
-          ". Does the tokenizer belong to this model?"));
+          ". Use the tokenizer of this model"));
     }
   }
 }

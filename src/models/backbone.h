@@ -66,7 +66,7 @@ struct BackboneOutput {
   at::Tensor hidden_BTC;
   /// Set for packed sequences. B is then 1, except in pooled outputs.
   std::shared_ptr<const PackedRows> packed;
-  /// The pooled output; undefined if the architecture does not pool.
+  /// The pooled output. Undefined if the architecture does not pool.
   at::Tensor pooled_BC;
   std::vector<at::Tensor> hidden_states;
   std::vector<at::Tensor> attentions;
@@ -80,7 +80,7 @@ struct BackboneOutput {
 /// Limits that a backbone checks before it runs.
 struct BackboneLimits {
   int64_t vocab_size = 0;
-  /// The maximum number of tokens; empty if it is not limited.
+  /// The maximum number of tokens. Empty if it is not limited.
   std::optional<int64_t> max_tokens = {};
   bool is_causal = false;
 };
@@ -121,7 +121,7 @@ class Backbone : public PretrainedModel {
   std::vector<std::shared_ptr<Block>> blocks_;
 };
 
-/// A classifier of whole sequences; derived classes add a head.
+/// A classifier of whole sequences. Derived classes add a head.
 class SequenceClassifier : public PretrainedModel {
  public:
   /// Registers the backbone as `prefix`.
@@ -201,7 +201,7 @@ class MaskedLanguageModel final : public PretrainedModel {
   std::shared_ptr<Bias> bias_;
   std::shared_ptr<Linear> dense_;
   std::shared_ptr<LayerNorm> norm_;
-  /// A separate product; null if the word embeddings are used.
+  /// A separate product. Null if the word embeddings are used.
   std::shared_ptr<Linear> decoder_;
 };
 
@@ -232,7 +232,7 @@ class CausalModel final : public CausalLanguageModel {
 
   std::string prefix_;
   std::shared_ptr<Backbone> backbone_;
-  /// A separate head; null if the word embeddings are used.
+  /// A separate head. Null if the word embeddings are used.
   std::shared_ptr<Linear> head_;
 };
 

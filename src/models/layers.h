@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers with parameters, of which architectures consist.
+// The layers with parameters that architectures consist of.
 //
 // These are not torch::nn's, which draw random values on construction. That
 // costs time and changes the generator's state, although a file usually
@@ -102,8 +102,8 @@ class LayerNorm final : public Layer {
   double epsilon_;
 };
 
-/// Divides by the root mean square; computed in float32 (float64 for float64
-/// input).
+/// Divides by the root mean square, which is computed in float32 (float64 for
+/// float64 input).
 class RmsNorm final : public Layer {
  public:
   RmsNorm(int64_t num_channels, double epsilon);
@@ -143,10 +143,10 @@ make_at(torch::nn::Module& root, std::string_view path, Args&&... args) {
 }
 
 using Activation = at::Tensor (*)(const at::Tensor&);
-/// The kind of gelu; empty if the function is not a gelu.
+/// The kind of gelu. Empty if the function is not a gelu.
 std::optional<kernels::Gelu> gelu_of(Activation activation);
-/// The activation that the configuration names under `key`. Throws
-/// `ConfigError` with all valid names for another one.
+/// The activation that the configuration names under `key`. If the name is
+/// unknown, throws a `ConfigError` that lists all valid names.
 Activation read_activation(
     const ModelConfig& config,
     const char* key,

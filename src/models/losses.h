@@ -21,8 +21,8 @@ at::Tensor classification_loss(
     const std::string& problem_type);
 
 /// The mean over the labels that are not -100. `logits` may have padding after
-/// the vocabulary's columns (`project_to_vocabulary`). If set, `vocabulary` is
-/// the divided parameter of which they are this rank's columns.
+/// the vocabulary's columns (`project_to_vocabulary`). If `vocabulary` is set,
+/// it is the divided parameter, and `logits` are this rank's columns.
 at::Tensor token_loss(
     const at::Tensor& logits_BTP,
     const at::Tensor& labels_BT,

@@ -55,8 +55,8 @@ ModelConfig ModelConfig::read(const std::filesystem::path& folder) {
     throw ConfigError(str_cat(
         "[from_pretrained] ",
         folder.string(),
-        " has no readable config.json. A model folder has config.json and "
-        "model.safetensors. Is the download complete?"));
+        " has no readable config.json. Pass a complete model folder, with "
+        "config.json and model.safetensors"));
   }
   const std::string text(std::istreambuf_iterator<char>(file), {});
   return parse(text, path.string());
@@ -70,7 +70,7 @@ ModelConfig ModelConfig::parse(std::string_view text, std::string source) {
   if (!config.impl_->values.is_object()) {
     config.refuse(
         config.impl_->values.is_discarded()
-            ? "The file is not JSON. Is the download complete?"
+            ? "The file is not JSON. Download it again"
             : "The file is not a JSON object");
   }
   return config;

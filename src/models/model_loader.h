@@ -14,7 +14,7 @@
 
 namespace accelerate::models {
 
-/// The dtype named "float32", "bfloat16" or "float16"; empty for other names.
+/// The dtype named "float32", "bfloat16" or "float16". Empty for other names.
 std::optional<at::ScalarType> try_parse_dtype(const std::string& name);
 /// Throws `UsageError` for dtypes that weights cannot have.
 std::string dtype_name(at::ScalarType dtype);

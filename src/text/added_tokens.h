@@ -20,7 +20,7 @@ struct AddedToken {
   /// Also matches the spaces before (after) the token.
   bool lstrip = false;
   bool rstrip = false;
-  /// Matches in normalised text; the token itself is normalised, too.
+  /// Matches in normalised text. The token itself is also normalised.
   bool normalized = true;
   bool special = false;
   /// The string to match, which is also what the id decodes to: the content, or
@@ -39,7 +39,7 @@ class TokenFinder {
   };
 
   bool is_empty() const { return nodes_.size() == 1; }
-  /// Adds a string for `token`; returns false if another one has it.
+  /// Adds a string for `token`. Returns false if another token already has it.
   bool add(std::string_view pattern, size_t token);
   std::optional<Match> find(std::string_view text, size_t from) const;
 

@@ -16,7 +16,7 @@ struct BatchState {
   const size_t size;
   /// The first element not yet taken.
   std::atomic<size_t> next = 0;
-  /// The first element that failed so far; later ones can be skipped.
+  /// The first element that has failed so far. Later ones can be skipped.
   std::atomic<size_t> failed = static_cast<size_t>(-1);
 };
 
@@ -26,7 +26,7 @@ class BatchRange {
  public:
   BatchRange(BatchState& state, size_t& current)
       : state_(state), current_(current) {}
-  /// The next element; empty if there are none.
+  /// The next element. Empty if there are none.
   std::optional<size_t> next();
 
  private:

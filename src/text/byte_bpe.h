@@ -19,10 +19,10 @@ class ByteAlphabet {
  public:
   ByteAlphabet();
   char32_t character(unsigned char byte) const { return characters_[byte]; }
-  /// The byte that a character represents; empty if it represents none.
+  /// The byte that a character represents. Empty if it represents none.
   std::optional<char> byte(char32_t c) const;
   std::string encode(std::string_view bytes) const;
-  /// The bytes of a token; empty if a character represents no byte. `token` is
+  /// The bytes of a token. Empty if a character represents no byte. `token` is
   /// valid UTF-8.
   std::optional<std::string> decode(std::string_view token) const;
 
@@ -43,7 +43,7 @@ class MergeMap {
 
   explicit MergeMap(size_t num_merges);
   void set(int32_t left, int32_t right, Merge merge);
-  /// The merge of a pair; null if the pair does not merge.
+  /// The merge of a pair. Null if the pair does not merge.
   const Merge* find(int32_t left, int32_t right) const {
     const uint64_t key = key_of(left, right);
     for (size_t at = (key * kMix) >> shift_;; at = (at + 1) & mask_) {
@@ -76,7 +76,7 @@ class MergeMap {
 /// thread-safe.
 class WordCache {
  public:
-  /// The pieces of a word; empty if it is not cached.
+  /// The pieces of a word. Empty if it is not cached.
   std::span<const Piece> find(uint64_t hash, std::string_view word) const;
   void add(uint64_t hash, std::string_view word, std::span<const Piece> pieces);
 
@@ -126,7 +126,7 @@ class ByteBpe {
 
   ByteBpe(const Vocabulary& vocabulary, MergeMap merges, Settings settings);
 
-  /// The pieces of a word given as bytes; borrowed from `scratch`.
+  /// The pieces of a word given as bytes. They are borrowed from `scratch`.
   std::span<const Piece> tokenize(std::string_view word, BpeScratch& scratch)
       const;
 

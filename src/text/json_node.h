@@ -13,8 +13,8 @@
 
 namespace accelerate::text {
 
-/// Borrows the JSON value. Every getter throws `ConfigError` naming the file
-/// and path if the value is missing or has another type.
+/// Borrows the JSON value. Every getter throws a `ConfigError` that names the
+/// file and path if the value is missing or has another type.
 class JsonNode {
  public:
   JsonNode(const nlohmann::json& value, std::string file, std::string path = {})

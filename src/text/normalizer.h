@@ -43,7 +43,7 @@ class Normalizer {
   bool apply_to_ascii(const Segment& segment, NormalizerScratch& scratch) const;
 
   std::vector<NormalizerStep> steps_;
-  /// The replacement of each ASCII character; 0 to remove it.
+  /// The replacement of each ASCII character. 0 removes the character.
   std::vector<char> ascii_;
 };
 

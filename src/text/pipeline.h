@@ -11,7 +11,7 @@
 
 namespace accelerate::text {
 
-/// Memory that is reused across calls; its cache of words speeds up later
+/// Memory that is reused across calls. Its cache of words speeds up later
 /// texts.
 struct Scratch {
   std::vector<int32_t> sources;
@@ -23,7 +23,7 @@ struct Scratch {
   TokenSequence second;
 };
 
-/// The steps before post-processing. Immutable; every thread uses its own
+/// The steps before post-processing. Immutable. Every thread uses its own
 /// `Scratch`.
 class Pipeline {
  public:

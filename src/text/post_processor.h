@@ -45,8 +45,8 @@ struct TemplateSlot {
   Kind kind = Kind::kSpecial;
   std::vector<int32_t> ids;
   int32_t type_id = 0;
-  /// The type of tokens that truncation cut off; in the Rust library they do
-  /// not follow the template.
+  /// The type of tokens that truncation cut off. In the Rust library, this type
+  /// does not follow the template.
   int32_t overflow_type_id = 0;
 };
 
@@ -60,7 +60,7 @@ struct PostProcessor {
   /// One entry per part that removes spaces from offsets: whether the first
   /// word got a space that is not in the text.
   std::vector<bool> trims;
-  /// Blanks of the model's tokens, by id; filled if `trims` is not empty.
+  /// Blanks of the model's tokens, by id. Filled only if `trims` is not empty.
   std::vector<Blanks> blanks;
 
   const std::vector<TemplateSlot>& slots(bool is_pair, bool add_special) const {

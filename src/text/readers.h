@@ -10,7 +10,7 @@ namespace accelerate::text {
 /// Fills `vocabulary` and `model`.
 void read_model(const JsonNode& node, TokenizerComponents& components);
 void read_normalizer(const JsonNode& node, TokenizerComponents& components);
-/// `node` may be null; call it after `read_model`.
+/// `node` may be null. Call this after `read_model`.
 void read_pre_tokenizer(const JsonNode& node, TokenizerComponents& components);
 void read_post_processor(const JsonNode& node, TokenizerComponents& components);
 

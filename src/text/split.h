@@ -21,7 +21,8 @@ class ClassCursor {
   bool at_end(size_t at) const { return at >= text_.size(); }
   char byte(size_t at) const { return at < text_.size() ? text_[at] : '\0'; }
 
-  /// Classes of the code point at `at`, empty at the end; moves `at` past it.
+  /// Returns the classes of the code point at `at`, and moves `at` past it.
+  /// Empty at the end.
   CharClasses next(size_t& at) const {
     if (at_end(at)) {
       return {};

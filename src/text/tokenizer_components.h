@@ -38,8 +38,8 @@ struct ByteBpeModel {
   MergeMap merges;
 };
 
-/// The content of a tokenizer's files. A plain value; `Tokenizer::Impl` runs
-/// it.
+/// The content of a tokenizer's files. A plain value, which `Tokenizer::Impl`
+/// runs.
 struct TokenizerComponents {
   Vocabulary vocabulary;
   std::variant<WordPieceModel, ByteBpeModel> model;
@@ -52,8 +52,8 @@ struct TokenizerComponents {
   Padding padding = {.strategy = Padding::Strategy::kNone};
 };
 
-/// Reads a tokenizer.json. `name` appears in messages. Throws `ConfigError`
-/// naming the position of what is malformed or not supported.
+/// Reads a tokenizer.json. `name` appears in messages. Throws a `ConfigError`
+/// that names the position of what is malformed or not supported.
 TokenizerComponents read_tokenizer_json(
     std::string_view json,
     const std::string& name);

@@ -2,8 +2,9 @@
 // Properties of code points, as defined by the Rust library behind the Python
 // package.
 //
-// ICU provides them; `unicode_differences.inc` corrects code points on which
-// the two differ (written by tools/make_unicode_differences.py).
+// ICU provides them. `unicode_differences.inc`, which
+// tools/make_unicode_differences.py writes, corrects the code points for which
+// ICU and the Rust library differ.
 #pragma once
 
 #include <array>

@@ -12,7 +12,7 @@ namespace accelerate::text {
 /// its message.
 bool check_utf8(std::string_view text, const char* where);
 
-/// `bytes` with each invalid sequence replaced by U+FFFD.
+/// `bytes` with each invalid sequence replaced with U+FFFD.
 std::string replace_invalid_utf8(std::string_view bytes);
 
 inline bool is_ascii(char byte) {
@@ -23,7 +23,7 @@ inline bool is_continuation(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0) == 0x80;
 }
 
-/// The code point at `at` of valid text; moves `at` past it.
+/// Returns the code point at `at` of valid text, and moves `at` past it.
 inline char32_t next_code_point(std::string_view text, size_t& at) {
   const auto byte = [&](size_t i) {
     return static_cast<char32_t>(static_cast<unsigned char>(text[i]));
@@ -47,8 +47,8 @@ inline char32_t next_code_point(std::string_view text, size_t& at) {
          (byte(at - 2) & 0x3F) << 6 | (byte(at - 1) & 0x3F);
 }
 
-/// The code point that ends before `end` of valid text; moves `end` to its
-/// start.
+/// Returns the code point that ends before `end` of valid text, and moves `end`
+/// to its start.
 inline char32_t previous_code_point(std::string_view text, size_t& end) {
   do {
     --end;

@@ -28,10 +28,10 @@ class Vocabulary {
     is_present_[static_cast<size_t>(id)] = true;
   }
 
-  /// The id of a token; `StringMap::kNone` if it is not in the vocabulary.
+  /// The id of a token, or `StringMap::kNone` if it is not in the vocabulary.
   int32_t id(std::string_view token) const { return ids_.find(token); }
 
-  /// The token with this id; null if there is none.
+  /// The token with this id. Null if there is none.
   const std::string* token(int32_t id) const {
     return id >= 0 && id < id_end() && is_present_[static_cast<size_t>(id)]
                ? &tokens_[static_cast<size_t>(id)]

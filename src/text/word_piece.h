@@ -31,7 +31,7 @@ class WordPiece {
   /// Borrows `vocabulary`.
   WordPiece(const Vocabulary& vocabulary, Settings settings);
 
-  /// The pieces of a word; borrowed from `scratch`.
+  /// The pieces of a word. They are borrowed from `scratch`.
   std::span<const Piece> tokenize(
       std::string_view word,
       WordPieceScratch& scratch) const;

@@ -60,8 +60,8 @@ TEST_F(FileReaderTest, NoticesThatTheFileShrank) {
       [&] { reader.read(20, part); },
       ::testing::Throws<DataError>(Property(
           &DataError::what,
-          HasSubstr(
-              "weights' ends at byte 60, but its data ends at byte 70"))));
+          HasSubstr("weights' ends at byte 60, but its data should continue to "
+                    "byte 70"))));
 }
 
 TEST_F(FileReaderTest, KeepsTheContentOfAReplacedFile) {

@@ -81,7 +81,7 @@ TEST_F(Questions, ArrowsMoveAndWrapAround) {
 TEST_F(Questions, SeveralMachines) {
   ASSERT_TRUE(choose_kind("1\r"));
   ASSERT_TRUE(answer("How many machines", "3\r"));
-  ASSERT_TRUE(choose("Which machine is this", "machine 2", "jj\r"));
+  ASSERT_TRUE(choose("Rank of this machine", "machine 2", "jj\r"));
   ASSERT_TRUE(answer("Host name or IP", "node0\r"));
   ASSERT_TRUE(answer("TCP port", "29777\r"));
   ASSERT_TRUE(answer("Check collectives", "\r"));

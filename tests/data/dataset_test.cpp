@@ -275,8 +275,8 @@ TEST_F(TextFile, ReadsSeveralFilesOtherSeparatorsAndNoHeader) {
         read_csv(
             {first, folder_.write("3.tsv", "a\tc\n")}, {.separator = '\t'});
       },
-      csv_says(
-          "3.tsv:1: The column names differ from those of the first file"));
+      csv_says("3.tsv:1: The column names differ from those of the first file. "
+               "Use the same columns in all files"));
 }
 
 TEST_F(TextFile, NamesTheLineOfAMalformedCsvRow) {
@@ -285,7 +285,8 @@ TEST_F(TextFile, NamesTheLineOfAMalformedCsvRow) {
       csv_says("a.csv:4: This row has 3 fields, but the first row has 2"));
   EXPECT_THAT(
       [&] { csv("a,b\n1,2\n1,\"x\ny\n"); },
-      csv_says("a.csv:3: A quoted field in this record is never closed"));
+      csv_says("a.csv:3: A quoted field in this record is never closed. Add "
+               "a quote at its end"));
   EXPECT_THAT(
       [&] { csv("a\n\"x\"y\n"); },
       csv_says("a.csv:2: 'y' follows a quoted field"));

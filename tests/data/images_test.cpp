@@ -77,7 +77,8 @@ TEST(ReadImage, NamesWhatIsWrongWithAFile) {
   }
   EXPECT_THAT(
       [&] { read_image(folder.write("text.png", "no picture")); },
-      ThrowsMessage<DataError>(HasSubstr("is not a JPEG or PNG file")));
+      ThrowsMessage<DataError>(
+          HasSubstr("is not a JPEG or PNG file. Convert it")));
   EXPECT_THAT(
       [&] { read_image(kImages / "huge.png"); },
       ThrowsMessage<DataError>(HasSubstr("100000 x 100000")));

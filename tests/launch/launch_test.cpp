@@ -285,9 +285,9 @@ TEST(Launch, SaysThatMachine0CannotBeReached) {
   EXPECT_EQ(
       result.err,
       "[launch] machine 0 could not be reached at 127.0.0.1 port " + port +
-          " within 1 s (Connection refused); is its launcher running, are "
-          "--main_process_ip and --main_process_port correct, and does the "
-          "firewall allow that port?\n");
+          " within 1 s (Connection refused); check that its launcher is "
+          "running, that --main_process_ip and --main_process_port are "
+          "correct, and that the firewall allows that port\n");
 }
 
 TEST(Launch, SaysWhichRankHadLeftBeforeAnotherFailed) {

@@ -165,8 +165,8 @@ TEST(TensorPieces, OutsideTheTensorAreRejected) {
       "A box of size [3, 2] at [0, 3] is outside a tensor of shape [3, 4]");
   refuses({3, 4}, {{{{0, kMost}, {3, kMost}}, 0, 6}}, "is outside a tensor");
   refuses({3, 4}, {{{{0}, {3}}, 0, 3}}, "is outside a tensor");
-  refuses({3, -4}, {}, "No tensor has the shape [3, -4]");
-  refuses({kMost, 4}, {}, "No tensor has the shape");
+  refuses({3, -4}, {}, "The shape [3, -4] has a negative dimension");
+  refuses({kMost, 4}, {}, "or too many elements");
 }
 
 } // namespace

@@ -71,8 +71,13 @@ TEST(TensorSplits, SayWhatCannotBeDivided) {
       weight,
       2,
       "'a.weight' has 3 heads, which cannot be divided equally among 2");
-  expect_refused({{"a", kColumns, 4}}, weight, 2, "not 4 equal units");
-  expect_refused({{"a", kColumns, 0, 4}}, weight, 2, "not 4 equal projections");
+  expect_refused(
+      {{"a", kColumns, 4}}, weight, 2, "cannot be split into 4 equal units");
+  expect_refused(
+      {{"a", kColumns, 0, 4}},
+      weight,
+      2,
+      "cannot be split into 4 equal projections");
   expect_refused({{"a"}}, weight, 4, "cannot be divided equally among 4");
   expect_refused(
       {{"a", kVocabulary}}, {"a.weight", {5, 4}}, 4, "cannot be divided among");

@@ -435,7 +435,7 @@ TEST(Scheduler, ReportsBadUseInOneLine) {
              "0.01"));
   EXPECT_THAT(
       getting("polynomial", {.num_warmup_steps = 9, .num_training_steps = 9}),
-      throws("more num_training_steps than num_warmup_steps"));
+      throws("needs num_training_steps above num_warmup_steps"));
   EXPECT_THAT(
       getting("cosine_with_min_lr", {.num_training_steps = 9}),
       throws("needs either min_lr or min_lr_rate"));

@@ -782,7 +782,7 @@ TEST(Sharded, RejectsInvalidUse) {
     Net model;
     auto adamw = optimizer_of(model);
     auto [net, opt] = accelerator.prepare(model, *adamw);
-    const auto outside = HasSubstr("outside the prepared model's forward");
+    const auto outside = HasSubstr("outside of the prepared model's forward");
     EXPECT_THAT(
         [&] { model->words->weight.norm(); },
         ThrowsMessage<UsageError>(AllOf(HasSubstr("[shard]"), outside)));
@@ -908,7 +908,7 @@ TEST(Sharded, RefusesRawBackwardAndMemoryOfTheUsersInEveryStage) {
           Throws<std::runtime_error>(Property(
               &std::exception::what,
               stage == ShardStage::kParameters
-                  ? HasSubstr("outside the prepared model's forward")
+                  ? HasSubstr("outside of the prepared model's forward")
                   : HasSubstr("Call accelerator.backward(loss)"))));
       // Training continues.
       accelerator.backward(loss_of(net, group.rank(), 0));

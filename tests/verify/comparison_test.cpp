@@ -128,7 +128,7 @@ TEST(Compare, IgnoresTermsOfTheLossWithoutGradients) {
       compare(two(update(1, 9, 1)), reference(update(1, 9, 1.3)), 1);
   EXPECT_EQ(verdict.outcome, Outcome::kAgrees);
   EXPECT_THAT(
-      verdict.lines[1], HasSubstr("0.23. It is not judged, because the "));
+      verdict.lines[1], HasSubstr("0.23. It does not count, because the "));
 }
 
 TEST(Compare, CallsNoFactorWhatOnlyLooksLikeOne) {
@@ -319,7 +319,8 @@ TEST(Compare, DoesNotCompareLoopsOfDifferentLength) {
   other.updates.push_back(other.updates[0]);
   const auto verdict = compare(two(update(1, 9)), other, 2);
   EXPECT_EQ(verdict.outcome, Outcome::kNotComparable);
-  EXPECT_THAT(verdict.lines[0], HasSubstr("made 1 step, but one process 2"));
+  EXPECT_THAT(
+      verdict.lines[0], HasSubstr("made 1 step, but a single process made 2"));
 }
 
 TEST(CheckRanks, FindsNothingInEqualRanks) {

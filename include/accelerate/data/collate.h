@@ -12,11 +12,12 @@
 // |                                   | lengths and presence must agree       |
 // | struct with `tensor_fields`       | see below                             |
 //
-// A batch of structs is the same struct if the types of its listed fields do
-// not change (tensors, and containers of tensors). Members that are not listed
-// come from the first sample. If the type of a field changes (a number becomes
-// a tensor), the batch is the struct's nested type `Batch`, which must list the
-// same number of fields, or a tuple of the fields if there is no `Batch`:
+// If the types of the listed fields do not change (tensors, and containers of
+// tensors), a batch has the same struct type as its samples. Members that are
+// not listed are copied from the first sample. If the type of a field changes
+// (a number becomes a tensor), the batch is the struct's nested type `Batch`,
+// which must list the same number of fields, or a tuple of the fields if there
+// is no `Batch`:
 //
 //     struct Review {
 //       std::string text;
@@ -55,8 +56,8 @@ namespace accelerate {
 
 /// How samples of different lengths become one batch.
 struct ACCELERATE_API PaddingOptions {
-  /// Pad the first dimension of tensors to the longest in the batch, rounded up
-  /// to a multiple of this number.
+  /// Pad the first dimension of tensors to the largest size in the batch,
+  /// rounded up to a multiple of this number.
   int64_t multiple_of = 1;
   /// Pad to this length instead. A longer sample is an error.
   std::optional<int64_t> length = {};
@@ -69,13 +70,13 @@ struct ACCELERATE_API PaddingOptions {
   std::vector<std::string> fields = {};
   /// The name of a generated field that is 1 for real elements of `mask_of` and
   /// 0 for padding. It is generated if samples are maps of tensors without that
-  /// key, or structs whose field of that name is undefined. Existing masks are
-  /// padded with 0.
+  /// key, or structs in which the field of that name is an undefined tensor.
+  /// Existing masks are padded with 0.
   std::string mask = "attention_mask";
   std::string mask_of = "input_ids";
 };
 
-/// Stacks samples of equal shapes. Loaders do this by default. Throws a
+/// Stacks samples of equal shapes. This is the default of loaders. Throws a
 /// `UsageError` if there are no samples or their shapes differ. The message
 /// names the field, the positions in the batch and both shapes.
 template <class T>

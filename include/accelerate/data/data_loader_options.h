@@ -13,9 +13,9 @@ namespace accelerate {
 
 /// How ranks share an iterable source.
 enum class IterableSharding {
-  /// Every rank reads all elements and keeps its share. All ranks see the same
-  /// end without communication, and saved state can be loaded with any number
-  /// of ranks.
+  /// Every rank reads all elements and keeps its share. All ranks end at the
+  /// same batch without communication, and saved state can be loaded with any
+  /// number of ranks.
   kElement,
   /// Calls the source's own `shard(int64_t index, int64_t count)` before
   /// `reset` in every epoch, to assign a part to each worker of each rank.
@@ -26,13 +26,13 @@ enum class IterableSharding {
   /// elements repeats its first batch, and none of the repeated samples count
   /// as real. With `drop_last`, all ranks stop when one rank has no full batch
   /// left. With neither option, ranks do not communicate and stop
-  /// independently. Use this for loops without collectives.
+  /// independently, so the loop must not contain collectives.
   kSource,
 };
 
 struct ACCELERATE_API DataLoaderOptions {
-  /// Samples per batch of one rank, or of all ranks together with
-  /// `split_batches`.
+  /// The number of samples per batch of one rank or, with `split_batches`, of
+  /// all ranks together.
   int64_t batch_size = 1;
   /// Shuffle in every epoch. The order depends only on `seed` and the epoch.
   bool shuffle = false;
@@ -71,7 +71,7 @@ struct ACCELERATE_API DataLoaderOptions {
 };
 
 /// Options that override those of all loaders of an Accelerator. Fields that
-/// are not set change nothing.
+/// are not set have no effect.
 struct ACCELERATE_API DataLoaderConfiguration {
   std::optional<bool> split_batches = {};
   std::optional<bool> dispatch_batches = {};

@@ -33,12 +33,13 @@ namespace accelerate {
 /// with Pillow's `convert("RGB")`: grey is replicated, transparency is dropped,
 /// 16-bit channels keep their upper 8 bits, and CMYK is converted. Gamma and
 /// EXIF rotation are ignored. Throws `SystemError` if the file cannot be read,
-/// `DataError` if it is damaged, has a different format or more than 2^28
+/// `DataError` if it is damaged, has a different format, or has more than 2^28
 /// pixels, and `UsageError` if this build has no reader for the format.
 ACCELERATE_API at::Tensor read_image(const std::filesystem::path& file);
 
 /// A preprocessing step, which takes and returns an image of shape C x H x W.
-/// Several threads call it at once. Any function of this type works.
+/// Several threads call it at once. You can also write your own function of
+/// this type.
 using ImageTransform = std::function<
     at::Tensor(const at::Tensor& image, at::Generator& generator)>;
 
@@ -49,12 +50,13 @@ ACCELERATE_API ImageTransform resize(int64_t size);
 ACCELERATE_API ImageTransform resize(int64_t height, int64_t width);
 /// Cuts out the centre. Smaller images are first padded with black.
 ACCELERATE_API ImageTransform center_crop(int64_t size);
-/// Pads each side with `padding` black pixels, then cuts out a random part.
-/// Throws `UsageError` if the padded image is too small.
+/// Pads each side with `padding` black pixels, then cuts out a random part of
+/// `size` x `size` pixels. Throws `UsageError` if the padded image is too
+/// small.
 ACCELERATE_API ImageTransform random_crop(int64_t size, int64_t padding = 0);
-/// Cuts out a random part of `min_scale` to 1 of the area, with an aspect ratio
-/// from 3:4 to 4:3, and resizes it to `size` x `size`, like torchvision's
-/// RandomResizedCrop.
+/// Cuts out a random part that covers `min_scale` to 1 of the area, with an
+/// aspect ratio from 3:4 to 4:3, and resizes it to `size` x `size`, like
+/// torchvision's RandomResizedCrop.
 ACCELERATE_API ImageTransform
 random_resized_crop(int64_t size, double min_scale = 0.08);
 /// Mirrors the image horizontally with this probability.
@@ -65,11 +67,11 @@ ACCELERATE_API ImageTransform random_horizontal_flip(double probability = 0.5);
 ACCELERATE_API ImageTransform
 normalize(std::vector<double> mean, std::vector<double> deviation);
 
-/// The image files in `folder/CLASS/...`, including subfolders, links and
-/// hidden files. Classes are numbered in alphabetical order, and samples are
-/// ordered by class and path. A sample consists of the image after all
-/// transforms, and its class. Without transforms, images contain fp32 values
-/// from 0 to 1.
+/// A dataset of the image files in `folder/CLASS/...`, including subfolders,
+/// links and hidden files. Classes are numbered in alphabetical order, and
+/// samples are ordered by class and path. A sample consists of the image after
+/// all transforms, and its class. Without transforms, images contain fp32
+/// values from 0 to 1.
 class ACCELERATE_API ImageFolder {
  public:
   /// Lists files that end in .jpg, .jpeg or .png (in any case) without reading
@@ -80,7 +82,7 @@ class ACCELERATE_API ImageFolder {
       std::vector<ImageTransform> transforms = {});
 
   size_t size() const { return files_.size(); }
-  /// Throws what `read_image` throws.
+  /// Throws the same errors as `read_image`.
   std::pair<at::Tensor, int64_t> get(int64_t index, at::Generator& generator)
       const;
   const std::vector<std::string>& classes() const { return classes_; }

@@ -35,8 +35,8 @@ struct ACCELERATE_API PackedBatchOptions {
 ///             .num_tokens = 12, .num_sequences = 4, .max_length = 8});
 class ACCELERATE_API PackedBatchSampler final : public BatchSampler {
  public:
-  /// `lengths[i]` is the number of tokens of sample i. Throws `UsageError` if
-  /// one is below 1 or above `max_length`, if `max_length` exceeds
+  /// `lengths[i]` is the number of tokens of sample i. Throws `UsageError` if a
+  /// length is below 1 or above `max_length`, if `max_length` exceeds
   /// `num_tokens`, or if `num_sequences` is too small to pad the row after a
   /// single sample, which needs up to ceil(num_tokens / max_length) + 1
   /// sequences.
@@ -48,8 +48,8 @@ class ACCELERATE_API PackedBatchSampler final : public BatchSampler {
       const override;
 
  private:
-  /// Whether `num_samples` samples with `num_tokens` tokens in total, plus the
-  /// sequences that pad the row, do not exceed `num_sequences`.
+  /// Whether a row with `num_samples` samples and `num_tokens` tokens in total
+  /// has at most `num_sequences` sequences, including those that pad the row.
   bool fits_row(int64_t num_samples, int64_t num_tokens) const;
 
   std::shared_ptr<const Sampler> sampler_;

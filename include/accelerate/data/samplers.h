@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Distributes sample indices over batches and ranks. Nothing here reads data.
 //
-// A `Sampler` returns the order of the samples of an epoch, or a `BatchSampler`
-// returns its batches, and a `BatchShard` distributes them over ranks. Orders
-// depend only on the seed and the epoch, not on the number of processes or on
-// restarts. All classes here are immutable and may be shared between threads.
+// A `Sampler` returns the order of the samples of an epoch, and a
+// `BatchSampler` returns the batches of an epoch. A `BatchShard` distributes
+// either of them over ranks. Orders depend only on the seed and the epoch, not
+// on the number of processes or on restarts. All classes here are immutable and
+// may be shared between threads.
 #pragma once
 
 #include <cstdint>
@@ -76,9 +77,9 @@ class ACCELERATE_API WeightedRandomSampler final : public Sampler {
 /// so that batches need little padding. Shuffled indices are split into
 /// mega-batches of `mega_batch_factor * batch_size` samples. Each mega-batch is
 /// sorted by length, longest first. The longest sample of all comes first, so
-/// that memory runs out early or never. The result equals
-/// `get_length_grouped_indices` of transformers with a generator seeded with
-/// `seed + epoch`.
+/// that if memory does not suffice, this shows in the first batch. The result
+/// equals `get_length_grouped_indices` of transformers with a generator seeded
+/// with `seed + epoch`.
 class ACCELERATE_API LengthGroupedSampler final : public Sampler {
  public:
   /// `batch_size` is the number of samples that all ranks together use per
@@ -129,8 +130,8 @@ class ACCELERATE_API TokenBudgetBatchSampler final : public BatchSampler {
 
 /// How an order is split into batches.
 struct ACCELERATE_API BatchOptions {
-  /// Samples per batch of one rank, or of all ranks together with
-  /// `split_batches`.
+  /// The number of samples per batch of one rank or, with `split_batches`, of
+  /// all ranks together.
   int64_t batch_size = 1;
   /// Drop samples at the end that do not fill a round of all ranks.
   bool drop_last = false;
@@ -159,7 +160,7 @@ namespace detail {
 
 /// Distributes units (samples, or batches of varying size) in rounds. In each
 /// round, every rank gets `per_rank` units. This covers both ways of sharding:
-/// to split a batch of B samples, each rank gets B / `world_size` samples.
+/// if batches of B samples are split, `per_rank` is B / `world_size`.
 struct ACCELERATE_API Rounds {
   int64_t per_rank = 1;
   bool drop_last = false;
@@ -173,9 +174,9 @@ struct ACCELERATE_API Rounds {
   int64_t num_batches(int64_t num_units) const;
   int64_t first(int64_t index) const;
   /// The end of the units of batch `index`: the position of its last unit plus
-  /// 1. Above `num_units` if the batch contains repeats.
+  /// 1. The result exceeds `num_units` if the batch contains repeats.
   int64_t last(int64_t index, int64_t num_units) const;
-  /// The unit at `position`. Positions past the end start again at unit 0.
+  /// The unit at `position`. Positions past the end wrap around to unit 0.
   int64_t unit(int64_t position, int64_t num_units) const;
 };
 
@@ -198,16 +199,15 @@ class ACCELERATE_API BatchShard {
  public:
   struct Batch {
     std::vector<int64_t> indices;
-    /// How many indices are real. Real indices come first, and the others are
-    /// repeats.
+    /// How many indices are real. Real indices come first, followed by repeats.
     int64_t num_real = 0;
   };
 
-  /// `num_done` samples at the start of the order were already used, by any
-  /// number of ranks. Repeats still come from the start of the whole order.
-  /// Throws `UsageError` if the batch size is below 1 or, with `split_batches`,
-  /// not a multiple of the number of ranks, if the rank is not below
-  /// `world_size`, or if `num_done` exceeds the order.
+  /// `num_done` is the number of samples at the start of the order that were
+  /// already used, by any number of ranks. Repeats still come from the start of
+  /// the whole order. Throws `UsageError` if the batch size is below 1 or, with
+  /// `split_batches`, not a multiple of the number of ranks, if the rank is not
+  /// below `world_size`, or if `num_done` exceeds the length of the order.
   BatchShard(
       std::vector<int64_t> order,
       BatchOptions options,
@@ -245,10 +245,10 @@ class ACCELERATE_API BatchShard {
   detail::Rounds rounds_;
 };
 
-/// Selects the elements of a stream of unknown length that a rank takes, as
+/// Selects the elements that one rank takes from a stream of unknown length, as
 /// Hugging Face's `IterableDatasetShard` does. Every rank reads the whole
 /// stream. A rank's batch is returned once the round of all ranks is complete,
-/// so that the end can still be dropped or completed.
+/// so that an incomplete last round can still be dropped or completed.
 ///
 ///     accelerate::IterableShard shard(options, ranks);
 ///     int64_t position = 0;
@@ -263,8 +263,8 @@ class ACCELERATE_API BatchShard {
 ///     }
 class ACCELERATE_API IterableShard {
  public:
-  /// `num_done` elements at the start were already used. Throws the same errors
-  /// as `BatchShard`.
+  /// `num_done` is the number of elements at the start that were already used.
+  /// Throws the same errors as `BatchShard`.
   IterableShard(BatchOptions options, ShardOptions shard, int64_t num_done = 0);
 
   bool is_mine(int64_t position) const;

@@ -35,8 +35,8 @@ class ACCELERATE_API TextDataset {
   /// the first row.
   const std::vector<std::string>& columns() const;
 
-  /// The values of one column in all rows. Throws a `DataError`, which names
-  /// the file and line, if a row lacks the value or if it is not a number.
+  /// The values of one column in all rows. Throws a `DataError` that names the
+  /// file and line if a row lacks the value or if the value is not a number.
   std::vector<std::string> texts(const std::string& column) const;
   std::vector<int64_t> integers(const std::string& column) const;
   std::vector<double> numbers(const std::string& column) const;
@@ -47,7 +47,7 @@ class ACCELERATE_API TextDataset {
 
 struct ACCELERATE_API CsvOptions {
   char separator = ',';
-  /// Whether the first row of each file contains the column names. Otherwise,
+  /// Whether the first row of each file contains the column names. If false,
   /// columns are named "0", "1", ...
   bool has_header = true;
 };

@@ -29,8 +29,9 @@ struct ACCELERATE_API TokenFileOptions {
   bool shift_labels = false;
 };
 
-/// A sample, of shape [sequence_length], or a batch, of shape [n,
-/// sequence_length], with dtype kLong. The two tensors never share memory.
+/// A sample, whose tensors have the shape [sequence_length], or a batch, whose
+/// tensors have the shape [n, sequence_length]. The dtype is kLong. The two
+/// tensors never share memory.
 struct ACCELERATE_API TokenSample {
   at::Tensor input_ids;
   at::Tensor labels;
@@ -45,9 +46,9 @@ inline auto field_names(const TokenSample&) {
 /// Consecutive samples of `sequence_length` tokens from files that form one
 /// long text. A sample may start in one file and end in the next. Tokens at the
 /// end of the last file that do not fill a sample are dropped. Files are
-/// mapped, not read: only accessed pages are in memory, and processes share
-/// them. Files must not be truncated during use. Copies share the mapping, and
-/// any number of threads may read.
+/// mapped, not read: only accessed pages are in memory, and all processes share
+/// these pages. Files must not be truncated during use. Copies share the
+/// mapping, and any number of threads may read.
 ///
 ///     accelerate::TokenFileDataset train(
 ///         {"train_000.bin", "train_001.bin"}, {.sequence_length = 1024});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Datasets as the compiled part of the loader sees them, with batches of
-// unknown type. Programs use `data_loader.h`.
+// The interface through which the compiled part of the loader uses datasets,
+// whose batch types it does not know. Programs use `data_loader.h`.
 #pragma once
 
 #include <concepts>
@@ -219,7 +219,8 @@ class StreamSource final
 
   std::unique_ptr<ElementStream>
   open(int64_t epoch, int64_t index, int64_t count) const override {
-    // Each loop and worker copies it, because they may run concurrently.
+    // Each loop and each worker copies the source, because they may run
+    // concurrently.
     std::shared_ptr<S> source;
     if constexpr (std::copy_constructible<S>) {
       source = std::make_shared<S>(*source_);

@@ -46,7 +46,7 @@ class ACCELERATE_API LeafJoiner {
   /// The name of the mask to add. Empty without padding.
   std::string mask_name() const;
 
-  /// Created for each struct or map, because each has its own mask.
+  /// Created for each struct or map, because each of them has its own mask.
   class MaskScope {
    public:
     explicit MaskScope(LeafJoiner& leaves)
@@ -189,8 +189,9 @@ constexpr auto collated_type() {
   } else {
     static_assert(
         cannot_be_collated<T>,
-        "samples of this type cannot be collated: write `tensor_fields` for it "
-        "(accelerate/data/collate.h), or give the loader your own function");
+        "samples of this type cannot be collated: define `tensor_fields` for "
+        "the type (accelerate/data/collate.h), or pass a collate function to "
+        "the loader");
   }
 }
 
@@ -468,7 +469,7 @@ Collated<T> join_samples(
   check_samples(samples.size());
   LeafJoiner leaves(padding);
   if constexpr (std::is_same_v<T, bool>) {
-    return leaves.join(samples); // a vector of bools has no addressable
+    return leaves.join(samples); // A vector of bools has no addressable
                                  // elements
   } else {
     std::vector<const T*> values;

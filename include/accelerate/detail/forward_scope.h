@@ -35,8 +35,8 @@ class ACCELERATE_API ForwardScope {
   ForwardScope(const ForwardScope&) = delete;
   ForwardScope& operator=(const ForwardScope&) = delete;
   bool wants_outputs() const;
-  /// Converts an argument for the model. If the weights have a reduced dtype,
-  /// tensors are converted to it. Other arguments are unchanged.
+  /// Converts an argument of the model. If the weights have a reduced dtype,
+  /// fp32 tensors are converted to that dtype. Other arguments are unchanged.
   template <class Argument>
   Argument&& input(Argument&& argument) {
     if constexpr (std::is_same_v<std::remove_cvref_t<Argument>, at::Tensor>) {

@@ -25,7 +25,8 @@ ACCELERATE_API void give_process_group(
     const ProcessGroup& group);
 
 /// The inputs of one training forward pass of SyncBatchNorm. `momentum` is the
-/// weight of this batch in the running statistics, which may be undefined.
+/// weight of this batch in the running statistics. The running statistics may
+/// be undefined.
 struct SyncBatchNormInput {
   at::Tensor input, weight, bias, running_mean, running_var;
   double momentum = 0;

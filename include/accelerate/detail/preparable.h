@@ -68,7 +68,8 @@ concept OtherModulePointer =
       derived_from<std::remove_cvref_t<decltype(*pointer)>, torch::nn::Module>;
 };
 
-/// torch::data's loaders and pointers to them, without including their header.
+/// Matches torch::data's loaders and pointers to them, without including their
+/// header.
 template <class T>
 concept LooksLikeTorchDataLoader = requires(T& loader) {
   typename T::BatchType;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The default size of shard units. Needs no torch, because estimates of memory
-// also use it.
+// The default size of shard units. This header does not need torch, because
+// memory estimates also use it.
 #pragma once
 
 #include <cstdint>

@@ -15,8 +15,8 @@ struct ReducedCopies {
   /// Maps each trained tensor to the reduced-precision weights that the model
   /// computes with.
   std::unordered_map<const c10::TensorImpl*, at::Tensor> weights;
-  /// One float by which the optimizer multiplies gradients as it reads them. If
-  /// undefined, it does not multiply them.
+  /// One float by which the optimizer multiplies gradients when it reads them.
+  /// If undefined, gradients are not multiplied.
   at::Tensor gradient_factor = {};
 };
 
@@ -28,9 +28,9 @@ struct StepScalars {
   at::Tensor found_inf = {};
   /// One float per group, used instead of the group's own learning rate.
   std::vector<at::Tensor> learning_rates = {};
-  /// Passed to optimizers that support it. They also write the
-  /// reduced-precision weights of the parameters that they change. Gradients of
-  /// such parameters may have the dtype of these weights.
+  /// Copies that the optimizer must also write when it changes parameters, if
+  /// it supports this (`takes_copies`). Gradients of these parameters may have
+  /// the dtype of the copies.
   std::vector<const ReducedCopies*> copies = {};
 
   bool empty() const { return !found_inf.defined() && learning_rates.empty(); }

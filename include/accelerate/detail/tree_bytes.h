@@ -20,8 +20,8 @@
 
 namespace accelerate::tree {
 
-/// Collects values and tensors. The data of tensors is not copied before
-/// `write`. The bytes can only be read on a machine with the same byte order.
+/// Collects values and tensors. The data of tensors is copied only by `write`.
+/// The bytes can be read only on a machine with the same byte order.
 class ACCELERATE_API ByteWriter {
  public:
   void bytes(const void* data, size_t size);

@@ -10,28 +10,28 @@
 
 namespace accelerate {
 
-/// Describes one kind of accelerator, as far as torch does not provide the
-/// information. Everything else (devices, generators, streams, events, pinned
-/// memory, autocast) comes from what the vendor has registered with torch.
+/// Describes what torch does not know about one kind of accelerator. Everything
+/// else (devices, generators, streams, events, pinned memory, autocast) comes
+/// from what the vendor has registered with torch.
 struct ACCELERATE_API AcceleratorKind {
   c10::DeviceType type = c10::kPrivateUse1;
-  /// Hugging Face's name for several processes on such devices, a member of
-  /// `DistributedType` in Python: "MULTI_GPU".
+  /// Hugging Face's name for several processes on such devices, such as
+  /// "MULTI_GPU". It is a member of `DistributedType` in Python.
   std::string distributed_type = {};
-  /// The backend of collectives between such devices: "nccl". If empty, Gloo is
-  /// used, through CPU memory.
+  /// The backend of collectives between such devices, such as "nccl". If empty,
+  /// Gloo is used, and tensors are copied through CPU memory.
   std::string collective_backend = {};
   /// Whether fp16 mixed precision, with loss scaling, works on these devices.
   bool has_fp16 = false;
 
-  /// The name of the device type in torch: "cuda" in "cuda:0".
+  /// The name of the device type in torch, such as "cuda" in "cuda:0".
   std::string name() const;
   /// The number of devices that this process can use. 0 if the hardware, the
   /// driver or torch's support is missing.
   int count() const;
 };
 
-/// Adds an accelerator. A process trains on the first kind for which it has
+/// Adds an accelerator. A process trains on the first kind of which it has
 /// devices. Added kinds take precedence over built-in kinds, and later ones
 /// over earlier ones. Call it before you create an `Accelerator`, from any
 /// thread. Throws `UsageError` if the kind is already registered, has no

@@ -57,8 +57,8 @@ struct ACCELERATE_API BackendEntry {
   std::function<c10::intrusive_ptr<c10d::Backend>(const BackendArguments&)>
       make = {};
   /// Whether `_reduce_scatter_base` of this backend is as expensive as an
-  /// all-reduce, so that it is cheaper to exchange the parts and sum them on
-  /// each rank.
+  /// all-reduce. In this case, it is cheaper to exchange the parts and sum them
+  /// on each rank.
   bool sums_after_exchange = false;
 };
 

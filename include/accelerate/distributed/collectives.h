@@ -9,7 +9,7 @@
 // A number is sent as a tensor without dimensions, and a vector of numbers as a
 // one-dimensional tensor. A value that contains neither tensors nor numbers
 // does not compile. Integers are summed as int64. If the result does not fit
-// into their type, `UsageError` is thrown.
+// into the original type, `UsageError` is thrown.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,10 @@
 
 namespace accelerate {
 
-/// The type of a value that is concatenated over ranks. It is the type of the
-/// value, except that a number or an array of numbers becomes a `std::vector`,
-/// and a map of them becomes a `std::map` of vectors.
+/// The type that results from concatenating a value over ranks. It is the type
+/// of the value, except that a number or an array of numbers becomes a
+/// `std::vector`, and a map of numbers or arrays becomes a `std::map` of
+/// vectors.
 template <class T>
 using GatheredOf = decltype(detail::widen(std::declval<const T&>()));
 
@@ -76,8 +77,8 @@ void broadcast(const ProcessGroup& group, T& value, int root = 0) {
 }
 
 /// Splits `root`'s tensors into `world_size()` equal parts along dim 0. Each
-/// rank receives its own part. Other ranks pass a tree of the same structure,
-/// whose tensors are ignored.
+/// rank receives its own part. Other ranks pass a tree of the same structure.
+/// The tensors of this tree are ignored.
 template <class T>
 T scatter(const ProcessGroup& group, const T& value, int root = 0) {
   return detail::put_back(

@@ -31,23 +31,23 @@ struct ACCELERATE_API JoinOptions {
 /// models with zero gradients until all ranks have reached it. Then all ranks
 /// receive the parameters, buffers and fp16 scale of the highest rank among
 /// those that trained last. Optimizer state is not transferred. Inside the
-/// block, ranks must use the given models in the same way and may call no other
-/// collective (such as `gather`), because finished ranks would not answer.
-/// Throws `MismatchError` on all ranks that are still training if they use
-/// models differently, for example if only one of them accumulates gradients.
-/// Calling another prepared model with gradients enabled throws `UsageError`,
-/// for the same reason.
+/// block, ranks must use the given models in the same way and must not call any
+/// other collective (such as `gather`), because finished ranks would not take
+/// part in it. Throws `MismatchError` on all ranks that are still training if
+/// they use models differently, for example if only one of them accumulates
+/// gradients. Calling another prepared model with gradients enabled throws
+/// `UsageError`, for the same reason.
 ///
-/// At the end, throws `UsageError` on all ranks if they are at different
-/// micro-batches of an update, because no step has used some of the gradients.
-/// If an exception leaves the block, the guard matches no more collectives and
-/// does not throw. The guard may outlive the models.
+/// At the end of the block, throws `UsageError` on all ranks if they are at
+/// different micro-batches of an update, because some gradients would then
+/// never be used by a step. If an exception leaves the block, the guard matches
+/// no more collectives and does not throw. The guard may outlive the models.
 class ACCELERATE_API JoinGuard {
  public:
   /// Throws `UsageError` if there are no models, if a model is passed twice, or
   /// if another guard exists. Unless `even` says that all ranks have the same
   /// number of batches, also throws if a model is sharded or has a static
-  /// graph, whose first pass cannot be matched.
+  /// graph, because the collectives of such a model cannot be matched.
   JoinGuard(
       std::shared_ptr<StepReductions> reductions,
       std::vector<ParallelEngine*> engines,
@@ -58,7 +58,7 @@ class ACCELERATE_API JoinGuard {
   JoinGuard& operator=(const JoinGuard&) = delete;
 
   /// Makes the destructor neither match collectives nor throw, as after an
-  /// exception. For callers whose errors are not C++ exceptions.
+  /// exception. This is for callers whose errors are not C++ exceptions.
   void abandon() { is_abandoned_ = true; }
 
  private:

@@ -13,12 +13,13 @@
 
 namespace accelerate {
 
-/// During its lifetime, gradients of the model stay local, and every rank
-/// trains by itself. After every `local_sgd_steps` calls to `step`, and in the
-/// destructor, the trained parameters are averaged over ranks, with one
-/// reduction per dtype and device. On a single rank, this has no effect.
-/// Buffers and optimizer state stay local. A loss weight is relative to the
-/// losses of the same rank. Call `step` equally often on all ranks:
+/// During the lifetime of this object, gradients of the model stay local, and
+/// every rank trains by itself. After every `local_sgd_steps` calls to `step`,
+/// and in the destructor, the trained parameters are averaged over ranks, with
+/// one reduction per dtype and device. On a single rank, this has no effect.
+/// Buffers and optimizer state stay local. A loss weight
+/// (`BackwardOptions::weight`) is relative to the other losses of the same
+/// rank. Call `step` equally often on all ranks:
 ///
 ///     accelerate::LocalSGD local_sgd(accelerator, net, 8);
 ///     for (auto& batch : loader) {
@@ -54,8 +55,8 @@ class ACCELERATE_API LocalSGD {
 
   /// Call it after every step of the optimizer.
   void step();
-  /// Makes the destructor average nothing, as after an exception. For callers
-  /// whose errors are not C++ exceptions.
+  /// Makes the destructor average nothing, as after an exception. This is for
+  /// callers whose errors are not C++ exceptions.
   void abandon() { is_abandoned_ = true; }
 
  private:

@@ -35,14 +35,14 @@ class ACCELERATE_API Mesh {
   const MeshShape& shape() const { return shape_; }
   /// The group of all ranks.
   const ProcessGroup& group() const { return group_; }
-  /// The ranks that differ from this one in these dimensions alone, in the
-  /// order of their coordinates. A dimension of size 1 has a group of one.
-  /// `kData` is the only combination of dimensions that has a group. Others
-  /// throw `UsageError`. A loader shards by the rank and size of
+  /// The group of the ranks that differ from this one only in these dimensions,
+  /// in the order of their coordinates. A dimension of size 1 has a group of
+  /// one. `kData` is the only combination of dimensions that has a group. Other
+  /// combinations throw `UsageError`. A loader shards by the rank and size of
   /// `group(kData)`.
   const ProcessGroup& group(MeshDimension dimensions) const;
-  /// Groups that together connect the ranks that differ in these dimensions
-  /// alone. Reducing over each group in turn reduces over all these ranks.
+  /// Groups that together connect the ranks that differ only in these
+  /// dimensions. Reducing over each group in turn reduces over all these ranks.
   std::vector<const ProcessGroup*> groups(MeshDimension dimensions) const;
 
   int size(MeshDimension dimensions) const { return shape_.size(dimensions); }

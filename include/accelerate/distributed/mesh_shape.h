@@ -16,11 +16,11 @@ enum class MeshDimension : unsigned {
   kPipeline = 1,  ///< Stages of the model.
   kReplicate = 2, ///< Copies of the model.
   kShard = 4,     ///< Shards of one copy (ZeRO, FSDP).
-  kContext = 8,   ///< Parts of a sequence, in attention too.
-  kSequence = 16, ///< Parts of a sequence, outside of attention.
+  kContext = 8,   ///< Parts of a sequence, including attention.
+  kSequence = 16, ///< Parts of a sequence, except in attention.
   kTensor = 32,   ///< Parts of a layer.
-  /// Ranks that differ here see different data. Other ranks see the same
-  /// batches.
+  /// Ranks that differ in these dimensions see different data. Other ranks see
+  /// the same batches.
   kData = kReplicate | kShard,
 };
 
@@ -50,9 +50,9 @@ struct ACCELERATE_API MeshSizes {
 /// stands for a size that is computed. Returns "1" if there are no such sizes.
 ACCELERATE_API std::string to_text(const MeshSizes& sizes);
 
-/// The position of each rank in a mesh. It contains only numbers, so it is the
-/// same on every rank and in a program that plans a run. `Mesh` (mesh.h) adds
-/// process groups.
+/// The position of each rank in a mesh. It contains only numbers, so every
+/// rank, and a program that plans a run, computes the same positions. `Mesh`
+/// (mesh.h) adds process groups.
 ///
 ///     using accelerate::MeshDimension;
 ///     // 8 ranks: 2 copies of a model, each in shards on 4 ranks.
@@ -70,14 +70,15 @@ class ACCELERATE_API MeshShape {
 
   /// The sizes that were passed, with each 0 replaced with the computed size.
   MeshSizes sizes() const;
-  /// The number of ranks that differ in these dimensions alone.
+  /// The number of ranks that differ only in these dimensions.
   int size(MeshDimension dimensions) const;
   int num_ranks() const;
   /// The position of `rank` in these dimensions, from 0. Joined dimensions
   /// count as one dimension, in which the last one varies fastest.
   int coordinate(int rank, MeshDimension dimensions) const;
-  /// The ranks that differ from `rank` in these dimensions alone, and `rank`
-  /// itself, in ascending order, which is also the order of their coordinates.
+  /// The ranks that differ from `rank` only in these dimensions, and `rank`
+  /// itself. They are in ascending order, which is also the order of their
+  /// coordinates.
   std::vector<int> ranks(int rank, MeshDimension dimensions) const;
 
   bool operator==(const MeshShape&) const = default;

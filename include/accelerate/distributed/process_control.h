@@ -14,7 +14,7 @@
 namespace accelerate {
 
 /// The rank of this process, and control flow that depends on it. `Accelerator`
-/// has the same functions under the same names. This class does not need a
+/// has the same functions under the same names, but this class does not need a
 /// model.
 class ACCELERATE_API ProcessControl {
  public:
@@ -49,7 +49,7 @@ class ACCELERATE_API ProcessControl {
   /// Lets the main process run the block first. The other ranks wait in the
   /// constructor of the guard until the main process destroys its guard. If the
   /// main process's block throws, the other ranks get a `CommError`, so that
-  /// all ranks stay in step whether or not they catch it.
+  /// all ranks stay in step, whether or not they catch the error.
   class ACCELERATE_API FirstGuard {
    public:
     FirstGuard(const ProcessGroup& group, bool is_first);

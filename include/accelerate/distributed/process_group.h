@@ -18,11 +18,12 @@
 namespace accelerate {
 
 /// Reductions support fp32, fp64, bf16, fp16, integers of 8, 32 and 64 bits,
-/// complex types (sum and mean), and bool, whose sum is "or". Sums of integers
-/// wrap around as in PyTorch, so convert small types first. The maximum and
-/// minimum of NaN and a number are NaN. Means support only floating-point and
-/// complex types. Means of bf16 and fp16 are accumulated in fp32 and rounded
-/// once. Anything else throws `UsageError`, even on a single rank.
+/// complex types (sum and mean), and bool. The sum of bools is a logical or.
+/// Sums of integers wrap around as in PyTorch, so convert small types first.
+/// The maximum and minimum of NaN and a number are NaN. Means support only
+/// floating-point and complex types. Means of bf16 and fp16 are accumulated in
+/// fp32 and rounded once. Anything else throws `UsageError`, even on a single
+/// rank.
 enum class ReduceOp { kSum, kMean, kMax, kMin };
 
 /// The names of the built-in backends. `register_backend` (c10d.h) adds others.
@@ -44,10 +45,10 @@ struct ACCELERATE_API ProcessGroupOptions {
   /// The time limit for all ranks to connect. Under `accelerate launch`, the
   /// other ranks wait for rank 0 as long as its process is alive.
   std::chrono::milliseconds connect_timeout = std::chrono::seconds(60);
-  /// If a collective waits longer than this, one rank reports on stderr where
-  /// all ranks are (docs/troubleshooting.md). The collective keeps waiting
-  /// until `timeout`. 0 disables the report. Default: ACCELERATE_HANG_SECONDS,
-  /// or 10 seconds.
+  /// If a collective waits longer than this, one rank reports on stderr which
+  /// line of code each rank is executing (docs/troubleshooting.md). The
+  /// collective keeps waiting until `timeout`. 0 disables the report. Default:
+  /// ACCELERATE_HANG_SECONDS, or 10 seconds.
   std::optional<std::chrono::milliseconds> hang_message_after = {};
 };
 
@@ -68,10 +69,10 @@ class ACCELERATE_API ProcessGroup {
 
   /// Connects to the other ranks. Each call creates a new connection, but the
   /// `Accelerator`s of a process share one. Throws `ConfigError` if the address
-  /// of rank 0 is unknown or this process cannot use the backend. Throws a
-  /// `TimeoutError` that names the ranks that did not connect. From then on,
-  /// the process ignores SIGPIPE unless it has its own handler, so a lost
-  /// connection is reported as an exception.
+  /// of rank 0 is unknown or this process cannot use the backend. If ranks do
+  /// not connect in time, throws a `TimeoutError` that names them. From this
+  /// call on, the process ignores SIGPIPE unless it has its own handler, so
+  /// that a lost connection is reported as an exception.
   static ProcessGroup connect(
       const ProcessEnvironment& environment,
       const ProcessGroupOptions& options = {});
@@ -80,7 +81,7 @@ class ACCELERATE_API ProcessGroup {
   /// call this function together. Each rank passes the ranks (in this group) of
   /// its own subgroup. Subgroups must not overlap. `ranks[i]` becomes rank i of
   /// the new group. If `ranks` contains all ranks in order, returns this group
-  /// itself. A rank that belongs to no subgroup must also call the function. It
+  /// itself. A rank that belongs to no subgroup must also call the function: it
   /// passes `{rank()}` and gets a group of one. The new group uses the same
   /// backends, timeout and checks, and is shut down together with this group.
   ///
@@ -130,12 +131,12 @@ class ACCELERATE_API ProcessGroup {
   /// of bf16 and fp16 in fp32 and rounds once.
   void reduce_scatter(at::Tensor shard, const at::Tensor& whole, ReduceOp op)
       const;
-  /// Like `all_gather`, but only `root` receives the result. Other ranks
-  /// receive an undefined tensor.
+  /// Like `all_gather`, but only `root` receives the result. Other ranks get an
+  /// undefined tensor.
   at::Tensor gather_to(const at::Tensor& tensor, int root) const;
-  /// Writes row `rank()` of `root`'s `rows` (whose dim 0 has size
-  /// `world_size()`) to `output`, which determines shape and dtype. Other
-  /// ranks' `rows` are ignored.
+  /// Writes row `rank()` of `root`'s `rows` to `output`, which determines the
+  /// shape and dtype. Dim 0 of `rows` has size `world_size()`. Other ranks'
+  /// `rows` are ignored.
   void scatter(at::Tensor output, const at::Tensor& rows, int root) const;
 
   /// An asynchronous operation. It keeps its tensors alive. The destructor also
@@ -158,9 +159,9 @@ class ACCELERATE_API ProcessGroup {
    private:
     std::unique_ptr<State> state_;
   };
-  /// These functions start an operation in the background. Do not use its
-  /// tensors before `wait()`. Ranks may wait in any order but must start
-  /// operations in the same order.
+  /// These functions start an operation in the background. Do not use the
+  /// tensors of the operation before `wait()` returns. Ranks may wait in any
+  /// order but must start operations in the same order.
   ///
   ///     using accelerate::ReduceOp;
   ///     auto sum = group.start_all_reduce(gradient, ReduceOp::kSum);
@@ -188,8 +189,8 @@ class ACCELERATE_API ProcessGroup {
   /// Returns the bytes of all ranks, in rank order. The lengths may differ.
   std::vector<std::string> all_gather_bytes(const std::string& bytes) const;
 
-  /// Runs `work`, which communicates by itself, and converts its errors to the
-  /// exceptions above. Their messages name `operation`.
+  /// Runs `work`, which communicates without this class, and converts its
+  /// errors to `CommError` and `TimeoutError`. The messages name `operation`.
   void guard(const char* operation, const std::function<void()>& work) const;
 
   /// Makes each raw collective of this group first compare its operation, dtype
@@ -199,8 +200,9 @@ class ACCELERATE_API ProcessGroup {
   /// two collectives. Messages between two ranks are not checked.
   void check_collectives();
 
-  /// Leaves the group and its subgroups. Later collectives throw `UsageError`.
-  /// Does not wait. Has no effect on a single rank without a backend.
+  /// Leaves the group and its subgroups, without waiting for other ranks. Later
+  /// collectives throw `UsageError`. Has no effect on a single rank without a
+  /// backend.
   void shutdown();
   bool is_shut_down() const;
 

@@ -34,8 +34,9 @@ ACCELERATE_API void check_same_length(
 } // namespace detail
 
 /// Returns the contiguous part of one rank. If the size is not divisible by the
-/// number of ranks, the first ranks get one element more. With `apply_padding`,
-/// the last element is repeated so that all parts have the same size.
+/// number of ranks, the first ranks get one additional element each. With
+/// `apply_padding`, the last element is repeated so that all parts have the
+/// same size.
 ///
 ///     const auto part =
 ///         accelerate::split(prompts, {.rank = 1, .world_size = 2});

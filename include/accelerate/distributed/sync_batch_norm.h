@@ -20,13 +20,13 @@
 
 namespace accelerate {
 
-/// In training mode, once prepared for several ranks, the module computes the
-/// mean and variance over the samples of all ranks. Batches may have different
-/// sizes, including zero. The forward and backward passes each call one
-/// collective, so every rank must run both. Running statistics are equal on all
-/// ranks. In all other cases, the module behaves like torch's batch
-/// normalisation. Gradients of the weights are local, and DDP averages them.
-/// There are no second derivatives.
+/// If the module is prepared for several ranks and in training mode, it
+/// computes the mean and variance over the samples of all ranks. Batches may
+/// have different sizes, including zero. The forward and backward passes each
+/// call one collective, so every rank must run both. Running statistics are
+/// equal on all ranks. In all other cases, the module behaves like torch's
+/// batch normalisation. Gradients of the weights are local, and DDP averages
+/// them. Second derivatives are not supported.
 template <size_t D, class Derived>
 class SyncBatchNormImplBase : public torch::nn::BatchNormImplBase<D, Derived>,
                               public detail::NeedsProcessGroup {

@@ -52,8 +52,8 @@ ACCELERATE_API TensorPieces flat_range(
 /// The total number of elements of the pieces.
 ACCELERATE_API std::int64_t num_elements(const TensorPieces& pieces);
 
-/// Throws `UsageError` if a piece exceeds its own box, or a box exceeds a
-/// tensor of this shape.
+/// Throws `UsageError` if a piece exceeds its box, or a box exceeds a tensor of
+/// this shape.
 ACCELERATE_API void check_pieces(
     const std::vector<std::int64_t>& shape,
     const TensorPieces& pieces);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which modules tensor parallelism divides among ranks, and how. Needs no
-// torch.
+// Which modules tensor parallelism divides among ranks, and how. This header
+// does not need torch.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace accelerate {
 /// `torch::nn::Embedding` and the layers of our models can be divided.
 enum class TensorSplit {
   /// A linear module: each rank computes some of the output features, which
-  /// stay divided. A module of `kRows` must follow, possibly after elementwise
+  /// stay divided. A `kRows` module must follow, possibly after elementwise
   /// operations or attention over this rank's heads.
   kColumns,
   /// Like `kColumns`, but every rank receives all output features.
@@ -25,36 +25,37 @@ enum class TensorSplit {
   /// the whole bias.
   kRows,
   /// An embedding: each rank has some rows of the table, and the outputs are
-  /// summed over ranks. Also for a weight that an embedding shares with the
-  /// projection to the vocabulary.
+  /// summed over ranks. Use this also for a weight that an embedding shares
+  /// with the projection to the vocabulary.
   kVocabulary,
 };
 
 /// The split of some modules.
 struct ACCELERATE_API TensorPlanEntry {
-  /// The path of the modules; each "*" stands for one part of it:
-  /// "layers.*.mlp.up".
+  /// The path of the modules, such as "layers.*.mlp.up". Each "*" stands for
+  /// one component of the path.
   std::string modules = {};
   TensorSplit split = TensorSplit::kColumns;
-  /// Each rank has whole units of the divided features, such as attention
-  /// heads. 0 if features can be divided anywhere.
+  /// The number of units, such as attention heads, that the divided features
+  /// consist of. A unit is never split between ranks. 0 means that features can
+  /// be divided anywhere.
   std::int64_t num_units = 0;
   /// The number of equal projections that are fused into one weight, such as 3
   /// for query, key and value. Each rank has a part of each projection.
   std::int64_t num_fused = 1;
-  /// The weight is inputs x outputs, as GPT-2's `Conv1D`. Torch's linear
-  /// modules are outputs x inputs.
+  /// Whether the weight is stored as inputs x outputs, as in GPT-2's `Conv1D`.
+  /// Torch's linear modules store it as outputs x inputs.
   bool is_transposed = false;
 };
 
-/// Modules that are in no entry are whole on every rank.
+/// A list of splits. Modules that match no entry are whole on every rank.
 ///
 ///     accelerate::TensorPlan plan = {
 ///         {"layers.*.up", accelerate::TensorSplit::kColumns},
 ///         {"layers.*.down", accelerate::TensorSplit::kRows}};
 using TensorPlan = std::vector<TensorPlanEntry>;
 
-/// A module that ships with a plan derives from this, too.
+/// The interface of modules that ship with a plan.
 class ACCELERATE_API HasTensorPlan {
  public:
   virtual ~HasTensorPlan() = default;

@@ -11,14 +11,15 @@
 
 namespace accelerate::safetensors {
 
-/// The base class of these errors. Either bytes are not a safetensors file, or
-/// tensors cannot be written as one.
+/// The base class of these errors. Either the bytes are not a valid safetensors
+/// file, or the tensors cannot be written as one.
 class ACCELERATE_API SafetensorsError : public Error {
  public:
   using Error::Error;
 };
 
-/// A file that is shorter than 8 bytes, which contain the length of the header.
+/// A file that is shorter than the 8 bytes that contain the length of the
+/// header.
 class ACCELERATE_API HeaderTooSmallError : public SafetensorsError {
  public:
   using SafetensorsError::SafetensorsError;
@@ -74,7 +75,8 @@ class ACCELERATE_API ShapeOverflowError : public SafetensorsError {
   using SafetensorsError::SafetensorsError;
 };
 
-/// Elements that are smaller than a byte and do not fill the last byte.
+/// Elements that are smaller than a byte, whose total size is not a whole
+/// number of bytes.
 class ACCELERATE_API MisalignedTensorError : public SafetensorsError {
  public:
   using SafetensorsError::SafetensorsError;

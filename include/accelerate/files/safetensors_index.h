@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models in several safetensors files: reading the index, splitting and
-// merging.
+// Reads, splits and merges models that consist of several safetensors files.
 //
 // The layout is Hugging Face's: `model.safetensors`, or
 // `model-00001-of-00003.safetensors` and so on, with a
@@ -42,7 +41,8 @@ struct ShardIndex {
 ACCELERATE_API ShardIndex
 parse_index(std::string_view text, const std::string& source);
 
-/// Reads an index file. Also throws `SystemError`.
+/// Reads an index file. Throws the same errors as `parse_index`, and
+/// `SystemError` if the file cannot be read.
 ACCELERATE_API ShardIndex read_index(const std::filesystem::path& path);
 
 /// Returns the text of an index as Hugging Face Accelerate writes it:
@@ -70,9 +70,10 @@ struct ShardPlan {
 
 /// Splits tensors, in the given order, as Hugging Face Hub does. A file is
 /// complete if the next tensor would make it larger than `max_shard_bytes`. A
-/// tensor larger than that gets its own file. Always returns at least one file.
-/// (In torch, all tensors without elements share one storage, so the Hub keeps
-/// them together. Here, they stay in the given order.)
+/// tensor that is larger than this limit gets its own file. Always returns at
+/// least one file. (The Hub keeps all tensors without elements together,
+/// because they share one storage in torch. Here, they stay in the given
+/// order.)
 ACCELERATE_API ShardPlan split_into_shards(
     std::span<const TensorView> tensors,
     std::uint64_t max_shard_bytes);
@@ -86,10 +87,10 @@ struct SaveOptions {
   bool sync = true;
 };
 
-/// Writes a model to a folder, which is created if it is missing. First writes
-/// the files, then the index, and then removes weights of an earlier save that
-/// are not part of this one. Returns the names of the written files, with the
-/// index last. Throws the same errors as `write_file`.
+/// Writes a model to a folder, which is created if it is missing. Writes the
+/// files first, then the index, and finally removes weights of an earlier save
+/// that are not part of this one. Returns the names of the written files, with
+/// the index last. Throws the same errors as `write_file`.
 ACCELERATE_API std::vector<std::string> save_sharded(
     const std::filesystem::path& folder,
     std::span<const TensorView> tensors,
@@ -101,9 +102,9 @@ class ACCELERATE_API Checkpoint {
  public:
   /// `path` is a safetensors file, an index or a folder. In a folder, reads
   /// `model.safetensors`, or else `model.safetensors.index.json`, or else the
-  /// only file of either kind. Throws `SystemError` if there is no such file,
-  /// `InvalidIndexError` if a file in the index is missing or lacks a tensor,
-  /// and the same errors as `File`.
+  /// only file that is an index or a safetensors file. Throws `SystemError` if
+  /// there is no such file, `InvalidIndexError` if a file in the index is
+  /// missing or lacks a tensor, and the same errors as `File`.
   explicit Checkpoint(const std::filesystem::path& path);
 
   /// The files, sorted by name.

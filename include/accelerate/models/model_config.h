@@ -16,7 +16,7 @@
 namespace accelerate::models {
 
 /// A configuration: named values, read and written as JSON. Unknown keys are
-/// kept and written back. A value type: copies are independent.
+/// kept and written back. This is a value type, so copies are independent.
 ///
 ///     using namespace accelerate::models;
 ///     auto config = ModelConfig::parse(R"({"model_type": "bert",
@@ -31,7 +31,7 @@ class ACCELERATE_API ModelConfig {
   /// Reads the `config.json` of a folder. Throws `ConfigError` if the folder or
   /// file does not exist, or if the file is not a JSON object.
   static ModelConfig read(const std::filesystem::path& folder);
-  /// `source` names the text in messages.
+  /// `source` is the name of the text in messages.
   static ModelConfig parse(
       std::string_view text,
       std::string source = "the configuration");

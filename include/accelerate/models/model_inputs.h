@@ -18,13 +18,14 @@ namespace accelerate::models {
 struct ACCELERATE_API ModelInputs {
   /// Token ids, B x T.
   at::Tensor input_ids = {};
-  /// B x T, 0 for padding tokens. On a CPU, a mask of ones costs nothing. On a
-  /// GPU, leave the mask out if nothing is padded, because checking it would
-  /// wait for the device.
+  /// B x T, with 0 for padding tokens. On a CPU, a mask of ones costs nothing.
+  /// On a GPU, leave the mask out if nothing is padded, because checking it
+  /// would wait for the device.
   at::Tensor attention_mask = {};
   /// The index of the sentence in a pair, B x T. Default: zeros.
   at::Tensor token_type_ids = {};
-  /// The positions of tokens, B x T. By default, counted from the first token.
+  /// The positions of tokens, B x T. By default, positions are counted from the
+  /// first token.
   at::Tensor position_ids = {};
   /// For packed sequences (see `pack` in `packing.h`), `input_ids` is one row
   /// (1 x T) with the concatenated tokens of S sequences. This mask is the
@@ -37,7 +38,7 @@ struct ACCELERATE_API ModelInputs {
   /// If set, the model computes `loss`. For a classifier: B class indices, B or
   /// B x L regression targets, or B x L zeros and ones for multi-label
   /// problems. For a language model: B x T token ids, with -100 for tokens that
-  /// do not count. Causal models shift them internally.
+  /// do not count. Causal models shift the labels internally.
   at::Tensor labels = {};
 };
 inline auto tensor_fields(ModelInputs& inputs) {
@@ -61,25 +62,25 @@ inline auto field_names(const ModelInputs&) {
 
 /// Returns the labels (B x T) that the loss of a causal model compares with its
 /// logits. They are `labels` shifted by one token, with -100 at the last token
-/// of each sequence, even in packed batches. Their count is the weight of the
-/// loss. Pass them to `Perplexity` together with the logits. Throws
-/// `UsageError` unless `labels` is B x T.
+/// of each sequence, even in packed batches. The number of labels that count is
+/// the weight of the loss. `Perplexity` takes these labels together with the
+/// logits. Throws `UsageError` unless `labels` is B x T.
 ///
 ///     const auto labels = accelerate::models::causal_labels(batch);
 ///     accelerator.backward(
 ///         loss, {.weight = accelerate::num_loss_tokens(labels)});
 ACCELERATE_API at::Tensor causal_labels(const ModelInputs& inputs);
 
-/// The outputs of a model. Members that the model or the call does not compute
-/// are undefined tensors or empty. For S packed sequences, B x T means 1 x T.
-/// The logits of a classifier, `pooler_output` and `attentions` (S x H x L x L)
-/// are per sequence.
+/// The outputs of a model. Members that were not computed are undefined tensors
+/// or empty lists. For S packed sequences, B x T means 1 x T. The logits of a
+/// classifier, `pooler_output` and `attentions` (S x H x L x L) are per
+/// sequence.
 struct ACCELERATE_API ModelOutput {
   /// A scalar, if labels were passed.
   at::Tensor loss = {};
   /// B x L for a classifier, and B x T x V for a language model. With tensor
-  /// parallelism, a language model in training mode leaves them undefined if
-  /// labels were passed, because no rank has all of them.
+  /// parallelism, a language model in training mode leaves the logits undefined
+  /// if labels were passed, because no rank has all logits.
   at::Tensor logits = {};
   /// B x T x C, from `AutoModel`.
   at::Tensor last_hidden_state = {};
@@ -105,7 +106,8 @@ inline auto tensor_fields(ModelOutput& output) {
 
 struct ForwardOptions {
   bool output_hidden_states = false;
-  /// Computes attention step by step instead of with the fused operator.
+  /// Whether to return `attentions`. Attention is then computed step by step
+  /// instead of with the fused operator.
   bool output_attentions = false;
 };
 

@@ -9,9 +9,10 @@
 
 namespace accelerate::models {
 
-/// The shape of a packed batch. 0 means as large as the sequences require. A
-/// captured step needs all three numbers, so that every batch has the same
-/// shape. The rest of the row is padded with sequences that do not count.
+/// The shape of a packed batch. A value of 0 means as large as the sequences
+/// require. A captured step needs all three numbers, so that every batch has
+/// the same shape. The rest of the row is padded with sequences that do not
+/// count.
 struct PackOptions {
   /// The number of tokens in the row (T of `ModelInputs::packed_mask`).
   int64_t num_tokens = 0;
@@ -37,8 +38,8 @@ struct PackOptions {
 /// unchanged. Sequences that pad the row have the label -100, which requires
 /// integer labels.
 ///
-/// Call it in the loader's collate function, because a packed row cannot be
-/// split among processes (`split_batches`, `dispatch_batches`).
+/// Call this function in the loader's collate function, because a packed row
+/// cannot be split among processes (`split_batches`, `dispatch_batches`).
 /// `PackedBatchSampler` (`packed_batches.h`) chooses samples that fit. Throws
 /// `UsageError` if tensors are not on the CPU, if shapes do not match, if a
 /// sequence is empty, or if the samples exceed `options`.

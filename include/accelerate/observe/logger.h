@@ -82,7 +82,7 @@ class ACCELERATE_API Logger {
     }
   }
 
-  /// Returns the same logger, but writing on all processes.
+  /// Returns the same logger, except that it writes on all processes.
   Logger on_every_process() const;
   /// Logs an info line from each process, in rank order. `processes` is an
   /// `Accelerator` or another object with `wait_for_everyone`. Collective.

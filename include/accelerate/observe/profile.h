@@ -23,7 +23,7 @@ struct ACCELERATE_API ProfileSchedule {
   int64_t wait = 0;
   int64_t warmup = 1;
   int64_t active = 1;
-  /// The number of cycles. 0 means until the profile ends.
+  /// The number of cycles. 0 means that cycles repeat until the profile ends.
   int64_t repeat = 1;
 };
 
@@ -36,7 +36,7 @@ struct ACCELERATE_API ProfileOptions {
   /// Record the shapes of operator inputs.
   bool record_shapes = false;
   /// Record each allocation. The trace then shows the memory of each device
-  /// over time, by the part of the step that allocated it.
+  /// over time, grouped by the part of the step that allocated it.
   bool profile_memory = false;
   bool with_flops = false;
   /// If set, every rank writes a trace of each cycle to this folder:

@@ -29,7 +29,7 @@ struct ACCELERATE_API ProgressBarOptions {
   /// terminal, or 80.
   std::optional<int> columns = {};
   /// For resumed runs, the number of steps that were done before this run. They
-  /// do not count for the rate.
+  /// are not included in the rate.
   int64_t initial = 0;
   /// The unit of a step: `12.5 batch/s`.
   std::string unit = "it";
@@ -37,10 +37,11 @@ struct ACCELERATE_API ProgressBarOptions {
 
 /// Shows how many of `total` steps are done, their rate, the elapsed time and
 /// the time left. The bar is redrawn at most ten times a second and once at the
-/// end. A bar that is created while another bar exists is drawn below it and
-/// disappears with its object. The last bar stays on the screen. Lines of
-/// `Logger` and `Accelerator::print` appear above the bars. Control characters
-/// in strings are shown as `\x1b`. Use each bar from one thread.
+/// end. A bar that is created while another bar exists is drawn below the other
+/// bar and disappears when its object is destroyed. The last bar stays on the
+/// screen. Lines of `Logger` and `Accelerator::print` appear above the bars.
+/// Control characters in strings are shown as `\x1b`. Use each bar from one
+/// thread.
 ///
 ///     accelerate::ProgressBar progress_bar(num_training_steps);
 ///     ...

@@ -19,9 +19,9 @@
 
 namespace accelerate {
 
-/// A number, string or boolean that is tracked under a name. Tensors with one
-/// element are read, and the host waits for them. The call that receives the
-/// value and its name rejects other tensors.
+/// A number, string or boolean that is tracked under a name. A tensor with one
+/// element is read immediately, so the host waits for it. The function that the
+/// value is passed to rejects other tensors.
 class ACCELERATE_API TrackedValue {
  public:
   using Value = std::variant<double, int64_t, bool, std::string>;
@@ -128,7 +128,7 @@ class ACCELERATE_API Tracker {
       int64_t step);
   /// Marks an event on the time axis, such as "checkpoint".
   virtual void mark(const std::string& event, int64_t step);
-  /// Called if the run resumes from a checkpoint. Values for `step` and later
+  /// Called when the run resumes from a checkpoint. Values for `step` and later
   /// steps will be logged again.
   virtual void resume(int64_t step);
   /// Returns what the tracker needs to continue after the run is resumed, such
@@ -199,9 +199,8 @@ class ACCELERATE_API Trackers {
   Trackers();
   /// Starts the trackers of `options`. Throws `UsageError` if a name is
   /// unknown, if two trackers have the same name, if the project is not a plain
-  /// folder name, or if other unfinished trackers of this process write the
-  /// same files in the same folder, because the lines of two runs would be
-  /// mixed.
+  /// folder name, or if unfinished trackers of this process already write the
+  /// same files, because the lines of two runs would be mixed.
   Trackers(
       const std::string& project,
       TrackingOptions options,

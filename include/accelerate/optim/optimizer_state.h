@@ -31,7 +31,8 @@ ACCELERATE_API NamedParameters named_parameters(const torch::nn::Module& model);
 class ACCELERATE_API SavableOptimizer {
  public:
   virtual ~SavableOptimizer() = default;
-  /// The name of the state's format, e.g. "AdamW". Loading rejects other kinds.
+  /// The name of the state's format, such as "AdamW". Loading rejects other
+  /// kinds.
   virtual std::string kind() const = 0;
   /// The hyper-parameters of a group.
   virtual StateDict group_state(size_t group) const = 0;

@@ -109,9 +109,9 @@ extern template ACCELERATE_API const TensorSlice& StateDict::get(
 ACCELERATE_API void save(
     const StateDict& state,
     const std::filesystem::path& file);
-/// Reads a file written by `save`, bit for bit, with tensors on the CPU. Throws
-/// `SystemError` if the file cannot be read, and `DataError` if it was not
-/// written by `save`.
+/// Reads a file written by `save`. All values are restored bit for bit, and
+/// tensors are on the CPU. Throws `SystemError` if the file cannot be read, and
+/// `DataError` if it was not written by `save`.
 ACCELERATE_API StateDict load(const std::filesystem::path& file);
 
 } // namespace accelerate

@@ -26,8 +26,8 @@ enum class StateScope {
 /// The state of a whole run. `prepare` adds models, optimizers, schedulers and
 /// loaders. The run itself adds its scaler, generators and the state of
 /// gradient accumulation. You can add your own objects. The registry does not
-/// own objects: when an object is destroyed, it is no longer in the registry.
-/// Use it from one thread.
+/// own objects: an object that is destroyed disappears from the registry. Use
+/// it from one thread.
 ///
 ///     auto counter = std::make_shared<Counter>();
 ///     accelerator.state().add("counter", counter);
@@ -52,7 +52,8 @@ class ACCELERATE_API StateRegistry {
   /// Adds an object that may be missing in checkpoints, or in a run that loads
   /// a checkpoint. In these cases, `load_state` only warns. Does nothing if the
   /// object is already registered. A later `add` makes it an ordinary object.
-  /// Returns its name, which changes if `add` needs it.
+  /// Returns the name of the object. The name changes if a later `add` uses it
+  /// for another object.
   std::string add_optional(
       const std::string& kind,
       const std::shared_ptr<Stateful>& object);
@@ -70,8 +71,9 @@ class ACCELERATE_API StateRegistry {
 
   /// The state of all objects, each prefixed with the object's name and a dot.
   StateDict state_dict() const;
-  /// Loads the part of each object. If parts are missing or have no object,
-  /// throws a `UsageError` that names all of them, before it loads anything.
+  /// Loads the state of each object. If an object has no state in `state`, or a
+  /// state has no object, throws a `UsageError` that names all of them, before
+  /// it loads anything.
   void load_state_dict(const StateDict& state);
   /// Like `load_state_dict`, but with one state per object name. Objects named
   /// in `kept` are not changed.

@@ -62,8 +62,8 @@ class ACCELERATE_API Visitor {
   virtual ~Visitor() = default;
   virtual void tensor(at::Tensor& value) = 0;
   virtual void numbers(Numbers& /*value*/) {}
-  /// Called before and after the parts of a container. `label` is its kind, or
-  /// the key of a map entry. `size` is the number of parts.
+  /// Called before and after the parts of a container. `label` is the kind of
+  /// the container, or the key of a map entry. `size` is the number of parts.
   virtual void enter(std::string_view /*label*/, size_t /*size*/) {}
   virtual void leave() {}
 };
@@ -87,8 +87,8 @@ template <class T>
 concept TupleLike = !Sequence<T> && requires {
   std::tuple_size<T>::value;
 };
-/// `torch::data::Example`, which has members `data` and `target`, without
-/// including its header.
+/// Matches `torch::data::Example`, which has members `data` and `target`,
+/// without including its header.
 template <class T>
 concept ExampleLike = requires(T& e) {
   typename T::DataType;

@@ -15,9 +15,9 @@ namespace accelerate {
 
 class ParallelEngine;
 
-/// During its lifetime, backward passes accumulate local gradients without any
-/// communication, if the forward pass also ran under the guard. Guards of one
-/// model may be nested and may outlive the model.
+/// During the lifetime of the guard, backward passes accumulate local gradients
+/// without communication, if their forward passes also ran under the guard.
+/// Guards of one model may be nested and may outlive the model.
 class ACCELERATE_API NoSyncGuard {
  public:
   explicit NoSyncGuard(ParallelEngine& engine);
@@ -30,8 +30,8 @@ class ACCELERATE_API NoSyncGuard {
   bool was_syncing_;
 };
 
-/// The number of samples or tokens over which a loss is the mean. It is a
-/// number or a tensor with one element. The host never waits for the tensor.
+/// The number of samples or tokens that a loss averages over. It is a number or
+/// a tensor with one element. The host never waits for the tensor.
 class ACCELERATE_API LossWeight {
  public:
   template <class Number>
@@ -59,8 +59,8 @@ struct ACCELERATE_API BackwardOptions {
   /// Without a weight, the loss is divided by the number of micro-batches and
   /// gradients are averaged over ranks, which results in a mean of means. Pass
   /// weights in all `backward` calls of an update and on all ranks, or in none
-  /// of them. Each micro-batch must call `backward` once, so add several losses
-  /// first.
+  /// of them. Call `backward` once per micro-batch. If there are several
+  /// losses, add them first.
   std::optional<LossWeight> weight = {};
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Captured training steps, which the host only launches.
+// Training steps that are captured as CUDA graphs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -41,9 +41,9 @@ class ACCELERATE_API StepCapture {
   };
   using Body = std::function<Outcome(const std::vector<at::Tensor>& inputs)>;
 
-  /// `looks_first` is whether warm-up calls check that the function never waits
-  /// for the device. The check also rejects code that waits only when it is not
-  /// being recorded.
+  /// If `looks_first` is true, warm-up calls check that the function never
+  /// waits for the device. This check also rejects code that waits only when it
+  /// is not being recorded.
   StepCapture(
       TrainingRun& run,
       CaptureOptions options,

@@ -11,7 +11,8 @@
 namespace accelerate {
 
 struct ACCELERATE_API EarlyStoppingOptions {
-  /// How many consecutive values without improvement are tolerated; at least 1.
+  /// How many consecutive values without improvement are tolerated. It must be
+  /// at least 1.
   int64_t patience = 3;
   /// The minimum change that counts as an improvement. Must not be negative.
   double min_delta = 0;
@@ -20,8 +21,9 @@ struct ACCELERATE_API EarlyStoppingOptions {
 };
 
 /// Decides when to stop, based on one metric value per evaluation. It does not
-/// communicate. Pass the same value on all ranks, as metrics return it, so that
-/// all ranks stop together. NaN never counts as an improvement.
+/// communicate. Pass the same value on all ranks, so that they stop together.
+/// (Metrics return the same value on all ranks.) NaN never counts as an
+/// improvement.
 ///
 ///     accelerate::EarlyStopping stopping({.patience = 2});
 ///     for (int epoch = 0; epoch < 100; ++epoch) {

@@ -43,7 +43,7 @@ struct ACCELERATE_API EmaOptions {
 ///
 /// To save its state in checkpoints: `accelerator.state().add("ema", ...)`.
 /// Save only while no guard exists, because a guard replaces the weights of the
-/// model. Engines whose ranks hold slices of the weights are not supported.
+/// model. Engines that divide the weights among ranks are not supported.
 class ACCELERATE_API Ema : public Stateful {
  public:
   /// Initialises the averages with the current weights. Throws `UsageError` if
@@ -71,7 +71,7 @@ class ACCELERATE_API Ema : public Stateful {
     std::vector<at::Tensor> own_;
   };
   /// During the lifetime of the guard, the module uses the averages. Throws
-  /// `UsageError` if it already does.
+  /// `UsageError` if it already uses them.
   [[nodiscard]] Guard evaluate() { return Guard(*this); }
 
   /// Throws `UsageError` while the model uses the averages.

@@ -12,12 +12,12 @@
 
 namespace accelerate {
 
-/// During its lifetime, the weights of modules that this thread creates are not
-/// allocated, whatever the type of the module. It records how each tensor is
-/// created. `prepare` then allocates and fills the tensors. If every rank holds
-/// the whole model, it allocates all of them. In stage 3 of sharding
-/// (`sharding.h`), it allocates one unit at a time, and each rank keeps only
-/// its shard.
+/// During the lifetime of this object, the weights of modules that this thread
+/// creates are not allocated, whatever the type of the module. Instead, the
+/// object records how each tensor is created, and `prepare` allocates and fills
+/// the tensors later. If every rank holds the whole model, `prepare` allocates
+/// all of them. In stage 3 of sharding (`sharding.h`), `prepare` allocates one
+/// unit at a time, and each rank keeps only its shard.
 ///
 ///     std::shared_ptr<accelerate::models::PretrainedModel> llama;
 ///     {
@@ -34,7 +34,7 @@ namespace accelerate {
 /// - Buffers get the values that their constructor computes, in `prepare`.
 /// - A tensor that is neither a parameter nor a buffer stays empty. Register
 ///   it, or create it with a device (`torch::arange(8, torch::kCPU)`), which
-///   allocates it normally. `item()` of a tensor works.
+///   allocates it normally. Calling `item()` on a tensor works.
 /// - Before `prepare`, you may change weights in place, cast them
 ///   (`module->to(torch::kBFloat16)`) and tie them. Reading a weight throws.
 /// - Code that writes to memory directly (`data_ptr()`) needs a tensor with an
@@ -59,10 +59,10 @@ struct LoadWeightsOptions {
 };
 
 /// Loads the weights of a module by name from a safetensors file, an index or a
-/// folder (see `safetensors::Checkpoint`). Casts them to the module's dtypes.
-/// Buffers that are missing in the files keep their values. If the module was
-/// created under `EmptyWeights`, nothing is read before `prepare`. Until then,
-/// the files must exist and be the same on all ranks.
+/// folder (see `safetensors::Checkpoint`). The weights are cast to the dtypes
+/// of the module. Buffers that are missing in the files keep their values. If
+/// the module was created under `EmptyWeights`, nothing is read before
+/// `prepare`. Until then, the files must exist and be the same on all ranks.
 ///
 /// Call it before `prepare`. If tensors do not match, throws a `UsageError`
 /// that names all of them, and loads nothing. Also throws the same errors as

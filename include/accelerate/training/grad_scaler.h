@@ -24,9 +24,10 @@ struct ACCELERATE_API GradScalerOptions {
   int64_t growth_interval = 2000;
 };
 
-/// Multiplies the loss by a scale, divides the gradients by it before the step,
-/// and skips steps whose gradients are not finite. An `Accelerator` with fp16
-/// creates a scaler. If you use one directly, it works like PyTorch's:
+/// Multiplies the loss by a scale, divides the gradients by this scale before
+/// the step, and skips steps whose gradients are not finite. An `Accelerator`
+/// with fp16 creates a scaler. If you use a scaler directly, it works like
+/// PyTorch's:
 ///
 ///     scaler.scale(loss).backward();
 ///     scaler.step(optimizer);
@@ -67,21 +68,21 @@ class ACCELERATE_API GradScaler : public Stateful {
   /// Whether gradients of `owner` were unscaled since the last `update`.
   bool is_unscaled(const void* owner) const;
   /// Forgets that gradients of `owner` were unscaled. `update` then ignores
-  /// them, and the next `unscale` processes them again.
+  /// these gradients, and the next `unscale` processes them again.
   void forget(const void* owner);
   /// Multiplies unscaled gradients by the scale, before a backward pass that
   /// adds scaled gradients to them.
   void scale_again(const std::vector<at::Tensor>& gradients) const;
 
-  /// Unscales the gradients unless they already are unscaled, and steps if all
-  /// of them are finite. Returns whether it stepped.
+  /// Unscales the gradients if this has not been done yet, and steps if all of
+  /// them are finite. Returns whether it stepped.
   bool step(torch::optim::Optimizer& optimizer);
   /// Increases or decreases the scale. Call it after all optimizers have
   /// stepped. Does nothing if no gradients were unscaled since the last call.
   void update();
 
   double current_scale() const;
-  /// The state after a call to `update` at this moment. The names are
+  /// The state as it would be after a call to `update`. The names are
   /// PyTorch's.
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;

@@ -44,9 +44,9 @@ ACCELERATE_API at::Tensor cross_entropy(
     int64_t num_classes,
     int64_t ignored = -100);
 
-/// `at::layer_norm` over the last dimension. Its backward pass takes one sweep
-/// over memory. `x`, `weight` and `bias` must have the same dtype. Statistics
-/// are computed in float32 (float64 for float64 input).
+/// Computes `at::layer_norm` over the last dimension. The backward pass takes
+/// one sweep over memory. `x`, `weight` and `bias` must have the same dtype.
+/// Statistics are computed in float32 (float64 for float64 input).
 ACCELERATE_API at::Tensor layer_norm(
     const at::Tensor& x,
     const at::Tensor& weight,
@@ -105,7 +105,7 @@ ACCELERATE_API at::Tensor linear_gelu_linear(
     Gelu gelu);
 
 /// The normalised rows of `add_dropout_layer_norm`, returned twice because two
-/// operators use them. This is for transformers that add the normalised values
+/// operators use them. Use this for transformers that add the normalised values
 /// to the residual. The backward pass adds the gradients of both. The two
 /// tensors share memory, so do not modify them in place.
 ///
@@ -141,17 +141,17 @@ ACCELERATE_API at::Tensor embedding(
 ACCELERATE_API at::Tensor
 rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon);
 
-/// Computes residual + branch, and its `rms_norm`.
+/// Computes residual + branch, and the `rms_norm` of the sum.
 ACCELERATE_API SumAndNorm add_rms_norm(
     const at::Tensor& residual,
     const at::Tensor& branch,
     const at::Tensor& weight,
     double epsilon);
 
-/// Rotary position embedding. Rotates channels d and d + D / 2 of each head by
-/// an angle. The input is batch x tokens x heads x D. The cosine and sine of
-/// the angles are float32 tensors of shape (batch or 1) x tokens x D / 2 and do
-/// not get gradients.
+/// Computes the rotary position embedding: rotates channels d and d + D / 2 of
+/// each head by an angle. The input is batch x tokens x heads x D. The cosine
+/// and sine of the angles are float32 tensors of shape (batch or 1) x tokens x
+/// D / 2 and do not get gradients.
 ACCELERATE_API at::Tensor rotate(
     const at::Tensor& x_BTHD,
     const at::Tensor& cos_BTD,
@@ -176,8 +176,8 @@ struct PackedAttentionOptions {
 /// Keys and values may have fewer heads, each of which serves a group of
 /// consecutive query heads. `starts` contains the start of each sequence and
 /// the end of the last one, on the device of the queries. `max_length` is an
-/// upper bound on the lengths of the sequences. Neither is checked on a GPU,
-/// because the host would have to wait for the GPU.
+/// upper bound on the lengths of the sequences. `starts` and `max_length` are
+/// not checked on a GPU, because the host would have to wait for the GPU.
 ///
 /// For 16-bit types on a GPU, uses flash attention without padding if the
 /// number of channels per head is a multiple of 8. Otherwise, uses torch's

@@ -21,8 +21,9 @@ ACCELERATE_API bool is_out_of_memory(const std::exception& error);
 ACCELERATE_API void clear_device_cache();
 
 struct ACCELERATE_API BatchSizeSearchOptions {
-  /// Maps a size that did not fit to the next size to try. The default is nine
-  /// tenths. To halve it, pass `[](int64_t size) { return size / 2; }`.
+  /// Maps a size that did not fit to the next size to try. By default, the next
+  /// size is nine tenths of the previous one. To halve the size, pass
+  /// `[](int64_t size) { return size / 2; }`.
   std::function<int64_t(int64_t)> reduce_batch_size = {};
 };
 
@@ -37,10 +38,10 @@ ACCELERATE_API void check_batch_size(int64_t batch_size);
 } // namespace detail
 
 /// Calls `function(batch_size)` with decreasing sizes until memory suffices,
-/// and returns its result. Allocate everything inside of `function`, so that it
-/// is freed before the next attempt. Other exceptions are passed on. With
-/// several ranks, a size must fail on all of them, as it does on identical
-/// GPUs. If only one rank fails, the others wait for it.
+/// and returns its result. Allocate everything inside of `function`, so that
+/// this memory is freed before the next attempt. Other exceptions are passed
+/// on. With several ranks, a size must fail on all of them, as it does on
+/// identical GPUs. If only one rank fails, the others wait for it.
 ///
 ///     accelerate::find_executable_batch_size(128, [&](int64_t batch_size) {
 ///       train(batch_size);

@@ -15,7 +15,7 @@ enum class Precision { kNo, kBf16, kFp16 };
 
 struct PrecisionName {
   Precision precision;
-  /// The name as written in flags, files and variables.
+  /// The name that is used in flags, files and variables.
   std::string_view name;
   bool runs_on_cpu;
 };
@@ -32,8 +32,8 @@ ACCELERATE_API const PrecisionName* find_precision(std::string_view name);
 /// fp8 is not supported.
 ACCELERATE_API Precision parse_precision(std::string_view name);
 
-/// Returns what to write instead of an invalid `text`: "no, fp16 or bf16", with
-/// a hint for "fp8".
+/// Returns the valid values for a message about an invalid `text`: "no, fp16 or
+/// bf16", with a hint for "fp8".
 ACCELERATE_API std::string expected_precision(std::string_view text);
 
 } // namespace accelerate

@@ -19,8 +19,8 @@ namespace accelerate {
 
 namespace detail {
 
-/// Takes tensors and returns tensors. Called once in the forward pass and once
-/// in the backward pass.
+/// Takes tensors and returns tensors. It is called once in the forward pass and
+/// once in the backward pass.
 using Segment =
     std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
@@ -44,15 +44,15 @@ ACCELERATE_API std::vector<at::Tensor> recompute(
 ///
 /// The second run uses the random state (of the CPU and of the inputs'
 /// devices), the autocast state and the values of the first run, so gradients
-/// are bit-identical to those of a plain call. In the meantime, other threads
-/// may draw from the CPU's default generator, but not from that of a device.
-/// Both runs cast weights again, because autocast's cache is disabled.
-/// `function` and everything it refers to must exist until the backward pass
-/// has ended. It must compute the same values both times and must not depend on
-/// state that it changes itself. (Running statistics, for example those of
-/// batch normalisation, are updated twice.) Segments may be nested. The output
-/// requires gradients whenever gradients are recorded. If gradients are not
-/// recorded, this is a plain call.
+/// are bit-identical to those of a plain call. During the second run, other
+/// threads may draw from the CPU's default generator, but not from the default
+/// generator of a device. Both runs cast weights again, because autocast's
+/// cache is disabled. `function` and everything it refers to must exist until
+/// the backward pass has ended. It must compute the same values both times and
+/// must not depend on state that it changes itself. (Running statistics, for
+/// example those of batch normalisation, are updated twice.) Segments may be
+/// nested. If gradients are recorded, the output always requires gradients. If
+/// not, `function` is simply called.
 ///
 /// Call `backward()` without a list of inputs. `torch::autograd::grad` and a
 /// list of inputs throw `UsageError`. Under DDP without `static_graph`, a

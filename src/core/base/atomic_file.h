@@ -13,11 +13,11 @@
 
 namespace accelerate {
 
-/// Writes to a temporary file in the same folder; `commit` renames it. Without
-/// `commit`, the destructor removes it and an existing file is unchanged. A
-/// symbolic link of that name is replaced, not followed. The new file gets the
-/// permissions of the file that it replaces. Anything but a file (a folder, a
-/// device, a pipe) is not replaced. Throws `SystemError`.
+/// Writes to a temporary file in the same folder, which `commit` renames.
+/// Without `commit`, the destructor removes the temporary file, and an existing
+/// file is unchanged. A symbolic link of that name is replaced, not followed.
+/// The new file gets the permissions of the file that it replaces. Anything but
+/// a file (a folder, a device, a pipe) is not replaced. Throws `SystemError`.
 class ACCELERATE_INTERNAL AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path target);

@@ -9,9 +9,9 @@
 namespace accelerate {
 
 /// A thread that blocks signals, so that the program's threads receive them.
-/// Synchronous faults stay unblocked, otherwise they would kill the process
-/// without calling any handler. Throws `std::system_error` if no thread can be
-/// created.
+/// Synchronous faults stay unblocked, because they would otherwise kill the
+/// process without calling any handler. Throws `std::system_error` if no thread
+/// can be created.
 inline std::thread background_thread(std::function<void()> run) {
   struct Mask {
     Mask() {

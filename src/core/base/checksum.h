@@ -25,7 +25,7 @@ class ACCELERATE_INTERNAL Checksum {
 
   void add(std::span<const std::byte> bytes);
   void add(std::string_view text);
-  /// The checksum of everything added: 16 hexadecimal digits.
+  /// The checksum of everything added so far, as 16 hexadecimal digits.
   std::string text() const;
 
  private:
@@ -48,7 +48,8 @@ inline constexpr std::size_t kChecksumDigits = 16;
 class ACCELERATE_INTERNAL ChunkedChecksum {
  public:
   void add(std::span<const std::byte> bytes);
-  /// The checksums of everything added: the digits of each chunk, in order.
+  /// The checksums of everything added so far: the digits of each chunk, in
+  /// order.
   std::string text() const;
 
  private:

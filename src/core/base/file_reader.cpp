@@ -75,7 +75,7 @@ void FileReader::read(std::uint64_t position, std::span<std::byte> bytes)
             path_.string(),
             "' ends at byte ",
             at,
-            ", but its data ends at byte ",
+            ", but its data should continue to byte ",
             position + bytes.size(),
             ". The file was truncated. Write it again"));
       }

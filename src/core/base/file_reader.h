@@ -14,8 +14,8 @@
 
 namespace accelerate {
 
-/// An open file. If somebody truncates it, `read` throws; with a mapping, the
-/// system would kill the process (SIGBUS). If somebody replaces it, `read`
+/// An open file. If the file is truncated, `read` throws. (With a mapping, the
+/// system would kill the process with SIGBUS.) If the file is replaced, `read`
 /// returns the old content. Safe to use from several threads.
 class ACCELERATE_INTERNAL FileReader {
  public:
@@ -26,8 +26,8 @@ class ACCELERATE_INTERNAL FileReader {
   const std::filesystem::path& path() const { return path_; }
   /// The number of bytes when the file was opened.
   std::uint64_t size() const { return size_; }
-  /// Fills `bytes` from this position, large parts with several threads. Throws
-  /// `DataError` if the file ends before, and `SystemError` if the disk fails.
+  /// Fills `bytes` from this position. Several threads read large parts. Throws
+  /// `DataError` if the file is too short, and `SystemError` if the disk fails.
   void read(std::uint64_t position, std::span<std::byte> bytes) const;
 
  private:

@@ -30,7 +30,7 @@ class ACCELERATE_INTERNAL MappedFile {
 };
 
 /// Reads a part of a mapped file from the disk and maps its pages, with one
-/// call instead of one fault for every few pages. Only saves time: kernels
+/// call instead of one fault for every few pages. This only saves time. Kernels
 /// before 5.14 ignore it.
 void populate(std::span<const std::byte> mapped);
 

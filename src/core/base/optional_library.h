@@ -16,7 +16,8 @@
 namespace accelerate {
 
 /// Opens the library with this name in our own library's folder, as in a wheel,
-/// or else the system's. Null if there is neither; dlerror() then says why.
+/// or else the system's. Returns null if there is neither. dlerror() then says
+/// why.
 inline void* open_bundled_or_installed(const std::string& name) {
   Dl_info own{};
   dladdr(reinterpret_cast<void*>(&open_bundled_or_installed), &own);

@@ -11,7 +11,8 @@
 
 namespace accelerate {
 
-/// yes, true, on, 1 and their opposites in any case; empty for other strings.
+/// Parses yes, true, on, 1 and their opposites, in any case. Empty for other
+/// strings.
 inline std::optional<bool> parse_bool(std::string_view text) {
   std::string lower(text);
   std::transform(lower.begin(), lower.end(), lower.begin(), [](char c) {
@@ -30,7 +31,7 @@ inline std::optional<bool> parse_bool(std::string_view text) {
   return std::nullopt;
 }
 
-/// A decimal number that spans the whole text and fits the type.
+/// Parses a decimal number that spans the whole text and fits into the type.
 template <class Number>
 std::optional<Number> parse_number(std::string_view text) {
   Number number{};

@@ -10,7 +10,7 @@
 
 namespace accelerate {
 
-/// Converts A to Z to a to z; other characters are unchanged.
+/// Converts the letters A to Z to lower case. Other characters are unchanged.
 inline std::string lower_case(std::string_view text) {
   std::string lower(text);
   for (char& c : lower) {
@@ -19,7 +19,7 @@ inline std::string lower_case(std::string_view text) {
   return lower;
 }
 
-/// Converts a to z to A to Z; other characters are unchanged.
+/// Converts the letters a to z to upper case. Other characters are unchanged.
 inline std::string upper_case(std::string_view text) {
   std::string upper(text);
   for (char& c : upper) {

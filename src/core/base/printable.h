@@ -11,10 +11,11 @@ namespace accelerate {
 
 enum class LineEnds { kQuoted, kKept };
 
-/// `text` with everything that could move the cursor, change colours, reorder
-/// text or forge a line escaped as `\x1b`: control characters (C0, DEL, C1),
-/// line and paragraph separators, bidirectional marks, bytes that are not
-/// UTF-8. Tabs are kept; line ends are kept if requested.
+/// Returns `text` with all characters escaped (as `\x1b`) that could move the
+/// cursor, change colours, reorder text or forge a line. These are control
+/// characters (C0, DEL, C1), line and paragraph separators, bidirectional
+/// marks, and bytes that are not UTF-8. Tabs are kept. Line ends are kept if
+/// requested.
 ACCELERATE_INTERNAL std::string printable(
     std::string_view text,
     LineEnds line_ends = LineEnds::kQuoted);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names of signals; glibc has them from 2.32 on, Red Hat 8 has 2.28.
+// Names of signals. glibc provides them since version 2.32, but Red Hat 8 has
+// 2.28.
 #pragma once
 
 #include <csignal>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads hand-written files as a whole.
+// Reads whole files that users write by hand.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ inline constexpr size_t kMaxSmallFile = 1 << 20;
 
 /// The bytes of `path`, which may also be a pipe (`<(command)`). Throws
 /// `ConfigError` if it cannot be read, has more than `limit` bytes (devices
-/// have no end), or a pipe delivers nothing for five seconds; `what` names it
-/// in the message: "the host file".
+/// have no end), or is a pipe that delivers nothing for five seconds. `what` is
+/// the name of the file in the message, such as "the host file".
 ACCELERATE_INTERNAL std::string read_small_file(
     const std::filesystem::path& path,
     const std::string& what,

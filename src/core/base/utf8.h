@@ -21,11 +21,11 @@ struct Utf8Sequence {
 ACCELERATE_INTERNAL Utf8Sequence
 utf8_sequence_at(std::string_view text, size_t at);
 
-/// The position of the first non-ASCII byte from `at` on; the size of the text
-/// if there is none.
+/// The position of the first non-ASCII byte from `at` on, or the size of the
+/// text if there is no such byte.
 ACCELERATE_INTERNAL size_t end_of_ascii(std::string_view text, size_t at = 0);
 
-/// The position of the first byte that is not part of a character; empty if
+/// The position of the first byte that is not part of a character. Empty if
 /// there is none.
 ACCELERATE_INTERNAL std::optional<size_t> find_invalid_utf8(
     std::string_view text);

@@ -50,7 +50,7 @@ class ACCELERATE_INTERNAL CheckpointWriter {
   /// Write files here, under their final names.
   const std::filesystem::path& folder() const { return stage_; }
   /// Syncs the files to disk and commits the checkpoint. Removes files of the
-  /// previous checkpoint that do not belong to this one; other files are kept.
+  /// previous checkpoint that do not belong to this one. Other files are kept.
   void commit(Manifest manifest);
 
  private:
@@ -68,7 +68,7 @@ class ACCELERATE_INTERNAL CheckpointWriter {
   std::int64_t moment_;
   std::string job_;
   std::string save_;
-  /// The lock on the stage; empty if the file system does not support locks.
+  /// The lock on the stage. Empty if the file system does not support locks.
   UniqueFile lock_;
   bool is_committed_ = false;
 };
@@ -78,9 +78,9 @@ class ACCELERATE_INTERNAL CheckpointWriter {
 /// had begun remains: its empty folder, or a mark. Throws `SystemError`.
 class ACCELERATE_INTERNAL RankShardWriter {
  public:
-  /// `is_of_all`: the main process commits after all ranks. A committed
-  /// checkpoint of this save is then an older one and stays unchanged, and an
-  /// uncommitted part leaves no sign.
+  /// `is_of_all` means that the main process commits after all ranks. A
+  /// checkpoint of this save that is already committed is then an older one and
+  /// stays unchanged, and an uncommitted part leaves no sign.
   RankShardWriter(
       const std::filesystem::path& target,
       std::int64_t moment,
@@ -122,7 +122,7 @@ class ACCELERATE_INTERNAL CheckpointReader {
 
   const std::filesystem::path& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
-  /// The manifest of a rank's part with the same moment and job; empty if there
+  /// The manifest of a rank's part with the same moment and job. Empty if there
   /// is none. Throws `DataError` if it is damaged.
   std::optional<Manifest> rank_shard(int rank) const;
   /// Throws `DataError` if a rank's part is missing although all ranks saved
@@ -137,7 +137,7 @@ class ACCELERATE_INTERNAL CheckpointReader {
       const std::string& name,
       const FileRecord& record,
       std::span<const std::byte> bytes) const;
-  /// Like `check` for one chunk; `bytes` are those of the whole file.
+  /// Like `check`, but for one chunk. `bytes` are those of the whole file.
   void check_chunk(
       const std::string& name,
       const FileRecord& record,
@@ -154,15 +154,15 @@ class ACCELERATE_INTERNAL CheckpointReader {
 };
 
 /// Calls `read` with the checkpoint. Calls it again if another process replaces
-/// the checkpoint meanwhile. Throws what `read` throws.
+/// the checkpoint meanwhile. Throws the same errors as `read`.
 ACCELERATE_INTERNAL void read_checkpoint(
     const std::filesystem::path& folder,
     const std::function<void(const CheckpointReader& checkpoint)>& read);
 
 /// Whether the folder contains a manifest.
 ACCELERATE_INTERNAL bool is_checkpoint(const std::filesystem::path& folder);
-/// The error for a folder that does not exist: lists some sibling folders for
-/// which `is_one` is true, or says what to do.
+/// The error message for a folder that does not exist. It lists some sibling
+/// folders for which `is_one` is true, or says what to do.
 ACCELERATE_INTERNAL std::string describe_missing_checkpoint(
     const std::filesystem::path& folder,
     const std::function<bool(const std::filesystem::path&)>& is_one);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The identity of a saving job: all its ranks use one name, every other job
-// another.
+// The identity of a job that saves checkpoints. All ranks of a job use the same
+// name, and every job has its own.
 #pragma once
 
 #include <optional>
@@ -10,8 +10,8 @@
 
 namespace accelerate {
 
-/// A new name: HOST-PID-START-N, from this process. Usable in file names;
-/// contains no dots.
+/// Returns a new name for this process, HOST-PID-START-N. It can be used in
+/// file names and contains no dots.
 ACCELERATE_INTERNAL std::string new_job_name();
 /// Whether the process that created the name is still running. Empty if it ran
 /// on another machine, or the name was not created by `new_job_name`.

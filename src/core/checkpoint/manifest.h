@@ -18,7 +18,8 @@ struct FileRecord {
   std::uint64_t num_bytes = 0;
   /// The concatenated checksums of all chunks (`ChunkedChecksum`).
   std::string checksum = {};
-  /// Bytes per chunk. 0: one checksum of the whole file, as in format 1.
+  /// The number of bytes per chunk. 0 means one checksum of the whole file, as
+  /// in format 1.
   std::uint64_t chunk = 0;
 
   std::size_t num_chunks() const {
@@ -30,10 +31,11 @@ struct FileRecord {
 /// The main part of a checkpoint, or the part of one rank. The text ends with a
 /// checksum of itself, which detects truncation and other accidents.
 struct ACCELERATE_INTERNAL Manifest {
-  /// The number of backwards the run had made; all parts have the same moment.
+  /// The number of backward passes that the run had made. It is the same in all
+  /// parts.
   std::int64_t moment = 0;
   int world_size = 1;
-  /// All parts have the same job; see `job_name.h`. Empty in checkpoints of
+  /// All parts have the same job. See `job_name.h`. Empty in checkpoints of
   /// version 0.1.
   std::string job = {};
   /// Milliseconds since 1970, by the clock of the rank that wrote it.
@@ -45,11 +47,11 @@ struct ACCELERATE_INTERNAL Manifest {
   bool is_of_machine = false;
   /// The version of this library.
   std::string version = {};
-  /// The subfolder that still contains some of the files; empty if all are in
+  /// The subfolder that still contains some of the files. Empty if all are in
   /// the checkpoint's folder.
   std::string staged = {};
-  /// Files of the previous checkpoint, removed once the staged files were
-  /// moved.
+  /// Files of the previous checkpoint, which are removed once the staged files
+  /// have been moved.
   std::vector<std::string> replaced = {};
   /// The files by name, in the manifest's folder.
   std::map<std::string, FileRecord> files = {};

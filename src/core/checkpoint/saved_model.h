@@ -42,7 +42,7 @@ class ACCELERATE_INTERNAL SavedModel {
   struct Tensor {
     safetensors::Dtype dtype = safetensors::Dtype::kF32;
     std::vector<std::int64_t> shape;
-    /// The sources of all ranks; replicas have the same slices.
+    /// The sources of all ranks. Replicas have the same slices.
     std::vector<Source> sources;
 
     /// Calls `copy` for each range of elements with its source. Returns the

@@ -3,16 +3,16 @@
 //
 //     .NAME.at-SAVE.tmp                main process: a new checkpoint
 //     NAME/.staged-SAVE                main process: one that replaces another
-//     .NAME.at-SAVE.rank_2.PID-N.tmp   rank 2's part, being written or taken in
+//     .NAME.at-SAVE.rank_2.PID-N.tmp   rank 2's part, being written or merged
 //     .NAME.at-SAVE.rank_2.ready.tmp   rank 2's part, finished
 //     ANY.removed.tmp                  being removed
 //
 // SAVE consists of the moment and the job: "7-HOST-PID-START-N" (`job_name.h`).
 // Each folder has one owner, which holds a lock on it (`flock`) while it is
-// alive; a folder without a living owner was left by a killed run. On file
-// systems without locks, the job decides: it is dead if its process no longer
-// runs or, if that was on another machine, if the folder has not changed for an
-// hour.
+// alive. A folder without a living owner was left by a killed run. On file
+// systems without locks, the owner counts as dead if the job's process no
+// longer runs. If that process ran on another machine, the owner counts as dead
+// if the folder has not changed for an hour.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ namespace accelerate {
 
 /// Throws `SystemError` unless the folder exists afterwards.
 void make_folder(const std::filesystem::path& path);
-/// The entries of the folder; empty if it does not exist. Throws `SystemError`.
+/// The entries of the folder. Empty if it does not exist. Throws `SystemError`.
 std::vector<std::filesystem::path> entries_of(
     const std::filesystem::path& folder);
 /// Syncs the folder with all its contents to disk. All files are synced at the
@@ -43,7 +43,7 @@ std::vector<std::filesystem::path> entries_of(
 void sync_tree(const std::filesystem::path& folder);
 /// Syncs these files and the names in these folders. Throws `SystemError`.
 void sync_all(const std::vector<std::filesystem::path>& paths);
-/// Removes a file or a folder as far as possible.
+/// Removes a file or a folder, or as much of it as possible.
 void remove_tree(const std::filesystem::path& path);
 /// Like `remove_tree`, but renames `path` first, so that no process sees a
 /// partial folder. Returns false, with the cause in `errno`, if it cannot be
@@ -82,7 +82,7 @@ std::set<int> ranks_beside(
     const std::filesystem::path& target,
     const std::string& save);
 
-/// The folders in which a killed rank was writing its part of this save; empty
+/// The folders in which a killed rank was writing its part of this save. Empty
 /// if the rank is still writing.
 std::vector<std::filesystem::path> abandoned_shards(
     const std::filesystem::path& target,
@@ -116,8 +116,9 @@ void remove_leftovers(
     const std::filesystem::path& own = {});
 
 /// Moves a finished part into the folder `to`, except the files in `kept`,
-/// which the main process has written. If several processes try, one does it.
-/// Drops the part if `to` no longer exists. Throws `SystemError`.
+/// which the main process has written. If several processes try, only one of
+/// them moves it. Drops the part if `to` no longer exists. Throws
+/// `SystemError`.
 void merge_shard(
     const std::filesystem::path& shard,
     const std::filesystem::path& to,

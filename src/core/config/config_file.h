@@ -17,8 +17,8 @@ struct ConfigFile {
   std::filesystem::path path = {};
   /// Values of our fields as strings, with "FILE:LINE" as their position.
   ConfigLayer values = {};
-  /// The whole content in the current format: old keys are renamed, keys that
-  /// no version uses any more are dropped.
+  /// The whole content in the current format: old keys are renamed, and keys
+  /// that no version uses any more are dropped.
   nlohmann::json document = nlohmann::json::object();
   /// Keys that request an unsupported engine.
   std::vector<ForeignSetting> foreign = {};

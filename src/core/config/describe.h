@@ -9,8 +9,8 @@
 
 namespace accelerate {
 
-/// `docs/options.md`: all options by group, with default, file key, variable
-/// and meaning.
+/// The content of `docs/options.md`: all options by group, with default, file
+/// key, variable and meaning.
 ACCELERATE_INTERNAL std::string options_markdown();
 
 /// "2 processes on the CPU, bf16": what a launch with these values does on a

@@ -299,7 +299,7 @@ std::vector<Field> machine_fields() {
        .is_shared_key = true,
        .variable = variables::kMachineRank,
        .question =
-           "Which machine is this (the other machines connect to machine 0)?"},
+           "Rank of this machine (the other machines connect to machine 0)?"},
       {.name = "main_process_ip",
        .member = &LaunchConfig::main_process_ip,
        .group = kMachines,
@@ -332,8 +332,8 @@ std::vector<Field> machine_fields() {
       {.name = "hostfile",
        .member = &LaunchConfig::hostfile,
        .group = kMachines,
-       .help = "Like --hosts, but read from a file with one host per line "
-               "(`name slots=N`)",
+       .help = "Like --hosts, but read the hosts from a file with one host "
+               "per line (`name slots=N`)",
        .value_name = "FILE",
        .yaml_key = "hostfile",
        .variable = variables::kHostfile},
@@ -592,7 +592,7 @@ std::vector<Field> sharding_fields() {
       {.name = "fsdp_reshard_after_forward",
        .member = &LaunchConfig::fsdp_reshard_after_forward,
        .group = kSharding,
-       .help = "FSDP 2: shard parameters too, not only gradients and "
+       .help = "FSDP 2: shard parameters in addition to gradients and "
                "optimizer state",
        .value_name = "true|false",
        .check = check_reshard,
@@ -601,7 +601,7 @@ std::vector<Field> sharding_fields() {
        .is_shared_key = true,
        .variable = variables::kFsdpReshardAfterForward,
        .workers = WorkerRule::kWhereDecided,
-       .question = "Shard parameters too (less memory, more communication)?"},
+       .question = "Also shard parameters (less memory, more communication)?"},
       {.name = "fsdp_auto_wrap_policy",
        .member = &LaunchConfig::fsdp_auto_wrap_policy,
        .group = kSharding,
@@ -772,8 +772,8 @@ std::vector<Field> deepspeed_fields() {
       {.name = "deepspeed_config_file",
        .member = &LaunchConfig::deepspeed_config_file,
        .group = kDeepSpeed,
-       .help = "DeepSpeed configuration (a JSON file). If you pass it, set the "
-               "options below in that file, not here",
+       .help = "DeepSpeed configuration (a JSON file). If you pass one, set "
+               "the options below in that file, not here",
        .value_name = "FILE",
        .unset_word = "auto",
        .yaml_key = "deepspeed_config.deepspeed_config_file",
@@ -784,8 +784,8 @@ std::vector<Field> deepspeed_fields() {
       {.name = "zero_stage",
        .member = &LaunchConfig::zero_stage,
        .group = kDeepSpeed,
-       .help = "What to shard: 0 nothing, 1 optimizer state, 2 gradients "
-               "too, 3 parameters too (default: 2)",
+       .help = "What to shard: 0 nothing, 1 optimizer state, 2 also "
+               "gradients, 3 also parameters (default: 2)",
        .value_name = "N",
        .most = 3,
        .unset_word = "auto",

@@ -14,7 +14,7 @@
 
 namespace accelerate {
 
-/// The member of `LaunchConfig` that a field sets; its type determines the
+/// The member of `LaunchConfig` that a field sets. Its type determines the
 /// syntax.
 using FieldMember = std::variant<
     bool LaunchConfig::*,
@@ -42,13 +42,14 @@ enum class WorkerRule {
 };
 
 struct Field {
-  /// The long flag without dashes; also the name in messages and sources.
+  /// The long flag without dashes. It is also the name in messages and sources.
   std::string_view name = {};
   FieldMember member = {};
   /// Heading in `--help` and in `docs/options.md`.
   std::string_view group = {};
-  /// False: accepted for compatibility with existing command lines and files,
-  /// but it has no effect or is not supported. Only `--help-all` shows it.
+  /// If false, the option is accepted for compatibility with existing command
+  /// lines and files, but it has no effect or is not supported. Only
+  /// `--help-all` shows it.
   bool has_effect = true;
   std::string_view help = {};
   /// The placeholder of the value in `--help`: "N", "FILE".
@@ -60,11 +61,12 @@ struct Field {
   FieldCheck check = nullptr;
   /// The word for "not set", accepted everywhere: "all", "auto".
   std::string_view unset_word = {};
-  /// Repeated flags of a list accumulate, instead of the last one winning.
+  /// Whether repeated flags of a list accumulate. Otherwise, the last one is
+  /// used.
   bool adds_up = false;
   /// One-letter flag, or 0.
   char letter = 0;
-  /// Dotted path in the file; empty if not stored in files.
+  /// Dotted path in the file. Empty if not stored in files.
   std::string_view yaml_key = {};
   /// Whether Hugging Face's loader also knows the key.
   bool is_shared_key = false;
@@ -72,7 +74,8 @@ struct Field {
   std::string_view variable = {};
   /// Whether the launcher also sets it for the workers.
   WorkerRule workers = WorkerRule::kNever;
-  /// The text of the questionnaire; empty if it does not ask.
+  /// The question in the questionnaire. Empty if the questionnaire does not ask
+  /// for this field.
   std::string_view question = {};
 
   bool is_flag() const {
@@ -94,11 +97,11 @@ struct Field {
 
 /// Every field, in the order of the help.
 ACCELERATE_INTERNAL std::span<const Field> launch_fields();
-/// The field with this name; null if there is none.
+/// The field with this name. Null if there is none.
 ACCELERATE_INTERNAL const Field* find_field(std::string_view name);
 
-/// Sets the field of `config` from `text`. Throws `ConfigError` naming the
-/// value's `location` and what was expected.
+/// Sets the field of `config` from `text`. Throws a `ConfigError` that names
+/// the value's `location` and what was expected.
 ACCELERATE_INTERNAL void
 assign_field(LaunchConfig& config, const Field& field, const LayerValue& value);
 /// The value as a text that `assign_field` accepts.

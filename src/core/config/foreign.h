@@ -40,19 +40,19 @@ struct IgnoredFlag {
 
 ACCELERATE_INTERNAL std::span<const IgnoredFlag> ignored_flags();
 
-/// The row of `key`; null if it is not a key of an unsupported engine.
+/// The row of `key`. Null if it is not a key of an unsupported engine.
 const ForeignKey* find_foreign_key(std::string_view key);
 
 /// Whether a scalar, as text, leaves the engine disabled: empty, no, none,
 /// false, static.
 ACCELERATE_INTERNAL bool is_off(std::string_view text);
 
-/// Advice about a `distributed_type` of another engine; empty for unknown
+/// Advice about a `distributed_type` of another engine. Empty for unknown
 /// values.
 std::string_view foreign_distributed_type(std::string_view text);
 
 /// Advice about a launch flag (without leading dashes, with `_`) of another
-/// engine; empty for unknown flags.
+/// engine. Empty for unknown flags.
 std::string_view foreign_flag(std::string_view name);
 
 } // namespace accelerate

@@ -37,7 +37,7 @@ struct MachineRange {
 };
 
 /// Every option of `accelerate launch`, merged from flags, environment, file
-/// and defaults. The member initialisers are the defaults; the help texts in
+/// and defaults. The member initialisers are the defaults. The help texts in
 /// `fields.cpp` explain the options.
 struct LaunchConfig {
   // The program.
@@ -51,7 +51,7 @@ struct LaunchConfig {
   std::string mixed_precision = "no";
   /// The total over all machines. If unset, `default_num_local` on each.
   std::optional<int> num_processes = {};
-  /// Indices or UUIDs of the GPUs to use; empty: all.
+  /// Indices or UUIDs of the GPUs to use. Empty means all.
   std::vector<std::string> gpu_ids = {};
   std::optional<int> num_cpu_threads_per_process = {};
   bool enable_cpu_affinity = false;
@@ -61,8 +61,8 @@ struct LaunchConfig {
   MachineRange num_machines = 1;
   int machine_rank = 0;
   std::string main_process_ip = {};
-  /// If unset or 0: any free port on one machine, `kDefaultMainProcessPort` on
-  /// several.
+  /// If unset or 0, any free port on a single machine, and
+  /// `kDefaultMainProcessPort` on several.
   std::optional<int> main_process_port = {};
   std::vector<std::string> hosts = {};
   std::filesystem::path hostfile = {};
@@ -82,12 +82,12 @@ struct LaunchConfig {
   bool contain = false;
   bool watch = false;
   std::filesystem::path log_dir = {};
-  /// Size in MiB at which a log file is rotated; 0: never.
+  /// Size in MiB at which a log file is rotated. 0 means never.
   int log_max_mb = 0;
   /// Streams shown in addition to the files of `log_dir`: see
   /// `stream_choice.h`.
   std::string tee = "3";
-  /// The local ranks whose output is shown; empty: all.
+  /// The local ranks whose output is shown. Empty means all.
   std::vector<std::string> local_ranks_filter = {};
   bool timestamps = false;
   bool quiet = false;
@@ -95,16 +95,16 @@ struct LaunchConfig {
   bool dry_run = false;
 
   // Training.
-  /// Unset: the program decides.
+  /// If unset, the program decides.
   std::optional<int> gradient_accumulation_steps = {};
 
-  // Parallelism. Unset: the program decides.
+  // Parallelism. If unset, the program decides.
   bool use_parallelism_config = false;
   std::optional<int> parallelism_config_dp_replicate_size = {};
   std::optional<int> parallelism_config_dp_shard_size = {};
   std::optional<int> parallelism_config_tp_size = {};
 
-  // Sharding. Unset: the program decides.
+  // Sharding. If unset, the program decides.
   bool use_fsdp = false;
   std::optional<int> fsdp_version = {};
   std::string fsdp_sharding_strategy = {};
@@ -135,7 +135,7 @@ struct LaunchConfig {
   std::string zero3_save_16bit_model = {};
   std::string deepspeed_moe_layer_cls_names = {};
 
-  // Compilation. Unset: the program decides.
+  // Compilation. If unset, the program decides.
   std::string dynamo_backend = {};
   std::string dynamo_mode = {};
   bool dynamo_use_fullgraph = false;
@@ -151,7 +151,7 @@ enum class SourceKind { kDefault, kFile, kEnvironment, kFlag };
 struct Source {
   SourceKind kind = SourceKind::kDefault;
   /// Where the value was set: "--num_processes", "ACCELERATE_NUM_PROCESSES",
-  /// "FILE:3"; empty for a default.
+  /// "FILE:3". Empty for a default.
   std::string location = {};
 
   bool operator==(const Source&) const = default;
@@ -167,7 +167,7 @@ using ConfigLayer = std::map<std::string, LayerValue>;
 /// A key of the file that requests an unsupported engine.
 struct ForeignSetting {
   std::string key = {};
-  /// The value as text; empty for a section.
+  /// The value as text. Empty for a section.
   std::string text = {};
   std::string location = {};
   /// One sentence: what it is, and what to use instead.
@@ -178,7 +178,7 @@ struct ResolvedConfig {
   LaunchConfig values = {};
   /// The source of every field, by field name.
   std::map<std::string, Source> sources = {};
-  /// The file that was read; empty if there was none.
+  /// The file that was read. Empty if there was none.
   std::filesystem::path file = {};
   std::vector<ForeignSetting> foreign = {};
   /// Notes for the user about recognised settings without effect.

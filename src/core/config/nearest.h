@@ -14,7 +14,7 @@ namespace accelerate {
 /// two strings.
 ACCELERATE_INTERNAL int edit_distance(std::string_view a, std::string_view b);
 
-/// The candidate with the smallest distance to `name`; empty if more than a
+/// The candidate with the smallest distance to `name`. Empty if more than a
 /// third of its letters differ.
 ACCELERATE_INTERNAL std::string nearest_name(
     std::string_view name,

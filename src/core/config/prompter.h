@@ -13,7 +13,7 @@
 
 namespace accelerate {
 
-/// The user pressed Ctrl-C: nothing was decided, nothing may be written.
+/// The user pressed Ctrl-C. Nothing was decided, so nothing may be written.
 class ACCELERATE_INTERNAL Interrupted : public Error {
  public:
   Interrupted() : Error("[config] interrupted; nothing was written") {}
@@ -29,7 +29,8 @@ class ACCELERATE_INTERNAL Prompter {
       const std::string& question,
       const std::vector<std::string>& options,
       size_t preset) = 0;
-  /// The typed line without surrounding blanks; `preset` if it is empty.
+  /// Returns the typed line without surrounding blanks, or `preset` if the line
+  /// is empty.
   virtual std::string ask(
       const std::string& question,
       const std::string& preset) = 0;
@@ -44,9 +45,10 @@ ACCELERATE_INTERNAL std::unique_ptr<Prompter> make_plain_prompter(
     std::ostream& out);
 
 /// Menus with arrow keys, j, k and digits on the terminal of these two
-/// descriptors. The terminal is in raw mode only while a menu is open; it is
-/// restored on return, on an exception and on SIGINT, SIGTERM, SIGHUP and
-/// SIGQUIT. Only one per process, because signal handlers are global.
+/// descriptors. The terminal is in raw mode only while a menu is open. It is
+/// restored on return, on an exception, and on SIGINT, SIGTERM, SIGHUP and
+/// SIGQUIT. A process can have only one such prompter, because signal handlers
+/// are global.
 ACCELERATE_INTERNAL std::unique_ptr<Prompter> make_terminal_prompter(
     int in,
     int out);

@@ -13,18 +13,19 @@
 
 namespace accelerate {
 
-/// An explicit value in code takes precedence over the variable, and that over
-/// the default. A launcher writes its flags and file into the variables
-/// (`worker_variables`), so the file comes after both. An empty variable counts
-/// as unset; an overridden one is not parsed. Each function throws
-/// `ConfigError` with the variable and its value if that is malformed.
+/// An explicit value in code takes precedence over the variable, and the
+/// variable over the default. A launcher writes its flags and its file into the
+/// variables (`worker_variables`), so the file has a lower precedence than code
+/// and variables. An empty variable counts as unset. A variable that is
+/// overridden by code is not parsed. Each function throws a `ConfigError` that
+/// contains the variable and its value if the value is malformed.
 ///
 ///     const bool cpu = RunSettings(system_env).cpu(options.cpu);
 class ACCELERATE_INTERNAL RunSettings {
  public:
   explicit RunSettings(EnvLookup env) : env_(std::move(env)) {}
 
-  /// Whether the run must not use GPUs; default: false.
+  /// Whether the run must not use GPUs. Default: false.
   bool cpu(const std::optional<bool>& code) const;
   /// Default: `Precision::kNo`.
   Precision mixed_precision(const std::optional<Precision>& code) const;
@@ -33,9 +34,9 @@ class ACCELERATE_INTERNAL RunSettings {
   /// If the code leaves the default, the sizes of the mesh from the launcher,
   /// with 1 for a number that is not set. Default: `MeshSizes()`.
   MeshSizes parallelism(const MeshSizes& code) const;
-  /// Whether to enable expensive checks; default: false.
+  /// Whether to enable expensive checks. Default: false.
   bool debug(const std::optional<bool>& code) const;
-  /// Whether to report at the end what limits the speed; default: false.
+  /// Whether to report at the end what limits the speed. Default: false.
   bool step_summary(const std::optional<bool>& code) const;
 
  private:

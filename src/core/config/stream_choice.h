@@ -26,7 +26,7 @@ struct StreamChoice {
   }
 };
 
-/// "3", or "0:3,1:2" by local rank, as in torchrun; empty if the text is
+/// "3", or "0:3,1:2" by local rank, as in torchrun. Empty if the text is
 /// neither.
 ACCELERATE_INTERNAL std::optional<StreamChoice> parse_stream_choice(
     const std::string& text);

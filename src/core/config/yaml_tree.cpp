@@ -264,11 +264,10 @@ std::vector<YamlEntry> parse_yaml_mapping(
     std::string_view text,
     const std::filesystem::path& path) {
   if (text.size() > kMaxBytes) {
-    refuse(
-        path, 1, "the file is larger than 1 MiB; is it a configuration file?");
+    refuse(path, 1, "the file is larger than 1 MiB; pass a configuration file");
   }
   if (text.find('\0') != std::string_view::npos || find_invalid_utf8(text)) {
-    refuse(path, 1, "the file is not UTF-8 text; is it a configuration file?");
+    refuse(path, 1, "the file is not UTF-8 text; pass a configuration file");
   }
   try {
     const std::string whole(text);

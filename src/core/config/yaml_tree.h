@@ -19,7 +19,7 @@ struct YamlEntry {
   int line = 0;
   /// Typed as in Python's YAML loader: an unquoted `no` is a boolean.
   nlohmann::json value = {};
-  /// The scalar as written; empty for mappings and lists.
+  /// The scalar as written. Empty for mappings and lists.
   std::string text = {};
   /// The entries of a value that is a mapping.
   std::vector<YamlEntry> entries = {};

@@ -10,7 +10,7 @@
 
 namespace accelerate {
 
-/// The cores that this process may run on, in order; at least one.
+/// The cores that this process may run on, in order. There is at least one.
 ACCELERATE_INTERNAL std::vector<int> allowed_cores();
 
 /// Cores with their own memory.
@@ -19,9 +19,9 @@ struct NumaNode {
   std::vector<int> cores = {};
 };
 
-/// The NUMA nodes with allowed cores, by number; numbers may have gaps. A
-/// single node with all cores if the machine does not say. `system` is the
-/// folder where the kernel lists them.
+/// The NUMA nodes with allowed cores, by number. Numbers may have gaps. If the
+/// machine does not report nodes, returns a single node with all cores.
+/// `system` is the folder in which the kernel lists the nodes.
 ACCELERATE_INTERNAL std::vector<NumaNode> numa_nodes(
     const std::filesystem::path& system = "/sys/devices/system/node");
 
@@ -29,7 +29,7 @@ ACCELERATE_INTERNAL std::vector<NumaNode> numa_nodes(
 /// Stops at invalid text.
 ACCELERATE_INTERNAL std::vector<int> parse_core_list(const std::string& text);
 
-/// The processor's name; empty if unknown.
+/// The processor's name. Empty if unknown.
 ACCELERATE_INTERNAL std::string processor_name();
 
 } // namespace accelerate

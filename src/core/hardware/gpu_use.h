@@ -26,7 +26,7 @@ class ACCELERATE_INTERNAL GpuUse {
   GpuUse(const GpuUse&) = delete;
   GpuUse& operator=(const GpuUse&) = delete;
 
-  /// How many seconds the GPU has been busy; empty if no driver reports it.
+  /// How many seconds the GPU has been busy. Empty if no driver reports it.
   std::optional<double> busy_seconds() const;
 
  private:

@@ -21,7 +21,7 @@ struct Gpu {
   int64_t free_bytes = 0;
   /// "0000:1b:00.0", as in /sys/bus/pci/devices.
   std::string pci_address = {};
-  /// The NUMA node; unset if the machine does not report it.
+  /// The NUMA node. Unset if the machine does not report it.
   std::optional<int> numa_node = {};
   /// Indices of the GPUs whose memory this one can access directly.
   std::vector<int> peers = {};
@@ -31,18 +31,18 @@ struct GpuKind;
 
 struct GpuInventory {
   std::vector<Gpu> gpus = {};
-  /// "570.86.10"; empty without a driver.
+  /// "570.86.10". Empty without a driver.
   std::string driver = {};
-  /// Why the list is empty; empty if it is not.
+  /// Why there are no GPUs. Empty if there are any.
   std::string problem = {};
-  /// The row of `gpu_kinds()` for all GPUs; null if there are none.
+  /// The row of `gpu_kinds()` for all GPUs. Null if there are none.
   const GpuKind* kind = nullptr;
 };
 
 /// Every GPU of the first of `kinds` (`gpu_kinds()`, except in tests) that this
 /// machine has, in PCI order. A short-lived child process queries the driver,
-/// so this process creates no context, links nothing and keeps none of its
-/// threads. Never throws: a machine without GPUs has an empty list.
+/// so this process creates no context, links nothing and keeps none of the
+/// driver's threads. Never throws: a machine without GPUs has an empty list.
 ACCELERATE_INTERNAL GpuInventory list_gpus(const std::vector<GpuKind>& kinds);
 
 /// The GPUs that workers may use: `ids` (indices or UUIDs, possibly shortened)

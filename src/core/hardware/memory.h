@@ -12,7 +12,7 @@ namespace accelerate {
 struct MemoryFigures {
   int64_t total_bytes = 0;
   int64_t available_bytes = 0;
-  /// Size of /dev/shm; unset if it is not mounted.
+  /// Size of /dev/shm. Unset if it is not mounted.
   std::optional<int64_t> shared_total_bytes = {};
   std::optional<int64_t> shared_free_bytes = {};
 };
@@ -20,7 +20,7 @@ struct MemoryFigures {
 ACCELERATE_INTERNAL MemoryFigures read_memory();
 
 /// How many files this process may open (soft limit), and how far it can raise
-/// that itself (hard limit). -1: unlimited.
+/// this limit itself (hard limit). -1 means unlimited.
 struct FileLimits {
   int64_t soft = 0;
   int64_t hard = 0;

@@ -11,7 +11,7 @@ namespace accelerate {
 
 struct NetworkInterface {
   std::string name = {};
-  /// In text form, without a scope; one entry per address.
+  /// The address as text, without a scope. There is one entry per address.
   std::string address = {};
   bool is_loopback = false;
   bool is_up = false;
@@ -20,8 +20,9 @@ struct NetworkInterface {
 /// All addresses of this machine, in the system's order.
 ACCELERATE_INTERNAL std::vector<NetworkInterface> list_interfaces();
 
-/// The addresses of a name, IPv4 first. Throws `CommError` naming the host and
-/// the resolver's answer if there are none. May block on a name server.
+/// The addresses of a name, IPv4 first. Throws a `CommError` that names the
+/// host and the resolver's answer if there are none. May block on a name
+/// server.
 ACCELERATE_INTERNAL std::vector<std::string> resolve_host(
     const std::string& host);
 
@@ -35,7 +36,7 @@ ACCELERATE_INTERNAL bool is_loopback_name(const std::string& host);
 /// Whether one of the addresses of `host` belongs to this machine.
 ACCELERATE_INTERNAL bool is_this_machine(const std::string& host);
 
-/// The address of this machine that a peer at `address` sees; empty without a
+/// The address of this machine that a peer at `address` sees. Empty without a
 /// route.
 ACCELERATE_INTERNAL std::string own_address_towards(const std::string& address);
 
@@ -43,7 +44,7 @@ ACCELERATE_INTERNAL std::string own_address_towards(const std::string& address);
 /// a second for an answer.
 ACCELERATE_INTERNAL bool is_refused_at(const std::string& address, int port);
 
-/// The interface through which packets to `address` leave; empty without a
+/// The interface through which packets to `address` leave. Empty without a
 /// route.
 ACCELERATE_INTERNAL std::string interface_towards(const std::string& address);
 

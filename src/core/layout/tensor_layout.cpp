@@ -96,7 +96,8 @@ TensorPieces pieces_of(
     int rank) {
   const auto num_all = elements_of(shape);
   if (!num_all) {
-    throw UsageError("[layout] No tensor has such a shape");
+    throw UsageError(
+        "[layout] The shape has a negative dimension or too many elements");
   }
   const auto& stages = layout.stages;
   const int stage = mesh.coordinate(rank, MeshDimension::kPipeline);

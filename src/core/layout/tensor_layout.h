@@ -12,8 +12,9 @@
 
 namespace accelerate {
 
-/// Each rank has a part of one dimension of the tensor. Parts are as long as
-/// those of `torch.chunk`: all alike, but the last ones may be short or empty.
+/// Each rank has a part of one dimension of the tensor. Parts have the same
+/// lengths as with `torch.chunk`: all are equal, except that the last ones may
+/// be shorter or empty.
 struct DimShard {
   std::int64_t dim = 0;
   /// The lengths of blocks that each rank has a part of, such as a fused query,

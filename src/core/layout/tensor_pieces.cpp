@@ -55,7 +55,10 @@ void check_pieces(
     const std::vector<std::int64_t>& shape,
     const TensorPieces& pieces) {
   if (!elements_of(shape)) {
-    throw UsageError(str_cat("No tensor has the shape ", text_of(shape)));
+    throw UsageError(str_cat(
+        "The shape ",
+        text_of(shape),
+        " has a negative dimension or too many elements"));
   }
   std::int64_t sum = 0;
   for (const auto& [box, begin, count] : pieces) {

@@ -73,7 +73,7 @@ ParameterSplit split_of(
         str_cat(
             "has ",
             length,
-            " features, which are not ",
+            " features, which cannot be split into ",
             fused,
             " equal projections. Correct num_fused in the tensor plan"));
   }
@@ -84,7 +84,7 @@ ParameterSplit split_of(
         str_cat(
             "has ",
             length / fused,
-            " features, which are not ",
+            " features, which cannot be split into ",
             entry.num_units,
             " equal units. Correct num_units in the tensor plan"));
   }

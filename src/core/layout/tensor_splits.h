@@ -34,7 +34,7 @@ ACCELERATE_INTERNAL bool fits_pattern(
     const std::string& pattern,
     const std::string& path);
 
-/// The splits of these parameters, in their order; empty for a parameter that
+/// The splits of these parameters, in their order. Empty for a parameter that
 /// every rank has. Throws `ConfigError` if the plan is empty, an entry fits no
 /// parameter, or a module cannot be divided among `num_ranks`. The message
 /// names the module and the reason.

@@ -8,9 +8,9 @@
 
 namespace accelerate {
 
-/// "train.py:12", the innermost line of user code on the stack; the name of a
-/// function if the program has no line numbers; empty if nothing is known.
-/// Takes up to two seconds, so use it only in error messages.
+/// The innermost line of user code on the stack, such as "train.py:12". If the
+/// program has no line numbers, the name of a function. Empty if nothing is
+/// known. Takes up to two seconds, so use it only in error messages.
 ACCELERATE_INTERNAL std::string calling_line();
 
 } // namespace accelerate

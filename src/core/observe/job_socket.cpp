@@ -16,6 +16,7 @@
 #include "core/base/parse.h"
 #include "core/base/printable.h"
 #include "core/base/str.h"
+#include "core/base/variables.h"
 #include "core/observe/runtime_folder.h"
 
 namespace accelerate {
@@ -28,7 +29,9 @@ sockaddr_un address_of(const std::filesystem::path& path) {
     throw SystemError(str_cat(
         "[job socket] the path ",
         printable(path.string()),
-        " is too long for a socket; shorten the name of the runtime folder"));
+        " is too long for a socket; set ",
+        variables::kRuntimeDir,
+        " to a folder with a shorter path"));
   }
   std::strcpy(address.sun_path, path.c_str());
   return address;

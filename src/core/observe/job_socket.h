@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lets other processes query the ranks of a process: a Unix socket in a folder
 // that only its user can enter. Unlike a status file, it costs nothing until it
-// is used; unlike a signal, it needs no handler and can return an answer.
+// is used. Unlike a signal, it needs no handler and can return an answer.
 #pragma once
 
 #include <sys/types.h>
@@ -29,7 +29,7 @@ class ACCELERATE_INTERNAL JobSocket {
 
   /// The socket, for poll(2).
   int file() const { return file_.get(); }
-  /// Answers one waiting client; other users get nothing.
+  /// Answers one waiting client. Clients of other users get no answer.
   void answer(const std::function<std::vector<RankReport>()>& look) const;
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a training thread is doing, and since when. Recording takes a few
-// nanoseconds; other threads read it to explain a hang.
+// nanoseconds. Other threads read the record to explain a hang.
 #pragma once
 
 #include <sys/types.h>
@@ -24,7 +24,8 @@ namespace accelerate {
 
 struct Membership;
 
-/// The phases of a step. They nest; time counts for the innermost one.
+/// The phases of a step. Phases may be nested. Time counts for the innermost
+/// phase.
 enum class StepPhase : uint8_t {
   kUser,
   kData,
@@ -49,7 +50,7 @@ struct ObservedOperation {
   const char* dtype = nullptr;
   size_t num_dims = 0;
   std::array<int64_t, kMaxDims> sizes = {};
-  /// The size of a subgroup; 0 for the group of all ranks.
+  /// The size of a subgroup. 0 for the group of all ranks.
   int group_size = 0;
 };
 
@@ -58,11 +59,11 @@ struct ObservedOperation {
 class ACCELERATE_INTERNAL DeviceMarks {
  public:
   virtual ~DeviceMarks() = default;
-  /// Leaves a mark after everything the calling thread has queued so far; false
+  /// Leaves a mark after everything the calling thread has queued so far. False
   /// if the device cannot take one now.
   virtual bool leave() = 0;
-  /// Takes the oldest mark: seconds since the previous one, 0 for the first.
-  /// Empty if the device has not passed it.
+  /// Takes the oldest mark. Returns the seconds since the previous mark, or 0
+  /// for the first one. Empty if the device has not passed it.
   virtual std::optional<double> take() = 0;
 };
 
@@ -95,14 +96,14 @@ class ACCELERATE_INTERNAL RankRecord {
   /// Records an optimizer step. The training step ends when the next one
   /// starts.
   void note_update() { has_updated_ = true; }
-  /// Records that a gradient is complete. The rest of a backward after the last
-  /// gradient is communication. On a device only the very last gradient is
+  /// Records that a gradient is complete. The rest of a backward pass after the
+  /// last gradient is communication. On a device only the very last gradient is
   /// marked, because a mark per gradient would cost more than it is worth.
   void note_gradient() { last_gradient_ = Clock::now(); }
   void note_last_gradient();
-  /// Starts a run: a step in progress does not belong to it. Steps are timed by
-  /// the marks that `make` returns at the first of them, or by the host's clock
-  /// if it returns none.
+  /// Starts a run. A step in progress does not belong to this run. Steps are
+  /// timed by the marks that `make` returns at the first of them, or by the
+  /// host's clock if it returns none.
   void follow(std::function<std::unique_ptr<DeviceMarks>()> make);
   /// All steps of this thread, of any run, except those that the device has not
   /// finished.
@@ -120,11 +121,11 @@ class ACCELERATE_INTERNAL RankRecord {
   }
   /// The number of the latest collective, completed or not.
   uint64_t number() const { return number_.load(std::memory_order_relaxed); }
-  /// The number of the current collective; 0 outside of one, or if it has none.
+  /// The number of the current collective. 0 outside of one, or if it has none.
   uint64_t own_number() const {
     return own_number_.load(std::memory_order_relaxed);
   }
-  /// "all_reduce Float[4, 2]"; empty outside of operations.
+  /// "all_reduce Float[4, 2]". Empty outside of operations.
   std::string operation() const;
 
  private:
@@ -178,7 +179,7 @@ class ACCELERATE_INTERNAL RankRecord {
   std::string topic_;
 };
 
-/// This thread is in `phase` during its lifetime.
+/// During the lifetime of this object, the thread is in `phase`.
 class PhaseScope {
  public:
   explicit PhaseScope(StepPhase phase)
@@ -192,7 +193,7 @@ class PhaseScope {
   StepPhase before_;
 };
 
-/// This thread waits in `operation` during its lifetime.
+/// During the lifetime of this object, the thread waits in `operation`.
 class OperationScope {
  public:
   OperationScope(
@@ -218,7 +219,8 @@ class OperationScope {
   StepPhase before_;
 };
 
-/// Operations of this thread belong to `topic` during its lifetime.
+/// During the lifetime of this object, operations of the thread belong to
+/// `topic`.
 class TopicScope {
  public:
   explicit TopicScope(std::string topic) {

@@ -226,7 +226,9 @@ RankReport decode_report(const std::string& text) {
     const int phase = json.at("part").get<int>();
     if (phase < 0 || phase >= static_cast<int>(kNumPhases)) {
       throw DataError(str_cat(
-          "[hang] A rank's report contains an unknown step phase: ", phase));
+          "[hang] A rank's report contains the unknown step phase ",
+          phase,
+          ". Use the same version on all ranks"));
     }
     report.phase = static_cast<StepPhase>(phase);
     report.waits = json.at("waits").get<bool>();

@@ -32,9 +32,9 @@ struct RankReport {
   StepPhase phase = StepPhase::kUser;
   /// Whether the rank can only continue when other ranks arrive.
   bool waits = false;
-  /// Seconds since the rank last changed what it does.
+  /// Seconds since the rank last changed its activity.
   double seconds = 0;
-  /// The current collective; empty outside of collectives.
+  /// The current collective. Empty outside of collectives.
   std::string operation = {};
   /// The number of the current collective, or else of the last one that the
   /// group started, on any thread.
@@ -57,7 +57,8 @@ struct SilentRank {
 
 /// Whether there is something to report: a rank has waited for `threshold`
 /// seconds, and either other ranks are elsewhere or silent, or all ranks wait
-/// in the same collective. Ranks that are all in one backward are computing.
+/// in the same collective. If all ranks are in the same backward pass, they are
+/// computing.
 ACCELERATE_INTERNAL bool is_hang(
     const std::vector<RankReport>& reports,
     const std::vector<SilentRank>& silent,
@@ -68,20 +69,21 @@ ACCELERATE_INTERNAL bool names_slow_rank(
     const std::vector<RankReport>& reports,
     double threshold);
 
-/// The message about a waiting collective: which ranks wait in what, which are
-/// elsewhere and where, which do not answer. Ranks with equal descriptions
-/// share a line. A rank that moved within `threshold` seconds is called slow.
+/// The message about a collective that waits. It says which ranks wait in which
+/// operation, where the other ranks are, and which ranks do not answer. Ranks
+/// with equal descriptions share a line. A rank that moved within `threshold`
+/// seconds is called slow.
 ACCELERATE_INTERNAL std::string describe_hang(
     const std::vector<RankReport>& reports,
     const std::vector<SilentRank>& silent,
     double threshold);
 
-/// A line per rank with its stack, whatever it does.
+/// One line per rank with its stack, whatever the rank is doing.
 ACCELERATE_INTERNAL std::string describe_ranks(
     const std::vector<RankReport>& reports);
 
 /// What is known about a process on this machine: that it has ended, or was
-/// stopped by a signal; empty if it is running.
+/// stopped by a signal. Empty if it is running.
 ACCELERATE_INTERNAL std::string why_silent(int pid);
 
 } // namespace accelerate

@@ -26,13 +26,13 @@ struct Membership {
 
   int rank = 0;
   int world_size = 1;
-  /// A key that all ranks of one run share if they are threads of this process;
-  /// empty if each rank has its own process.
+  /// A key that all ranks of one run share if they are threads of this process.
+  /// Empty if each rank has its own process.
   std::string threads_of = {};
-  /// How long a rank waits in a collective before a hang is reported; 0
+  /// How long a rank waits in a collective before a hang is reported. 0
   /// disables reports.
   std::chrono::milliseconds threshold{0};
-  /// Returns how many collectives the group has started, on any thread; empty
+  /// Returns how many collectives the group has started, on any thread. Empty
   /// if they are not counted.
   std::function<std::optional<uint64_t>()> num_collectives = {};
 
@@ -42,7 +42,7 @@ struct Membership {
   std::atomic<uint64_t> num_seen = 0;
   std::atomic<Clock::rep> looked_at = 0;
   std::atomic<Clock::rep> counted_at = 0;
-  /// When the running query of other ranks through the store began; 0 if none
+  /// When the running query of other ranks through the store began. 0 if none
   /// runs. The store may never answer.
   std::atomic<Clock::rep> asking_since = 0;
   /// The start time of the last wait that was reported, by any rank.
@@ -72,12 +72,12 @@ class ACCELERATE_INTERNAL Watchdog {
   /// The returned object is never destroyed, because records point to it.
   Membership& join(std::unique_ptr<Membership> membership);
 
-  /// The polling interval for timely reports; `longest` limits it for expensive
+  /// The polling interval for timely reports. `longest` limits it for expensive
   /// checks.
   static std::chrono::milliseconds interval_for(
       const Membership& membership,
       std::chrono::milliseconds longest = std::chrono::milliseconds(500));
-  /// Since when this rank has been waiting for others.
+  /// Returns when this rank started to wait for others.
   std::optional<Clock::time_point> waits_since(const Membership& membership);
   /// Whether this rank has waited longer than its threshold, the wait has no
   /// final report, and no quiet time applies.

@@ -68,7 +68,7 @@ struct FoundPart {
   /// False if no part fits. `rest` then contains the unchanged parts.
   bool is_found = false;
   PlacedPart part = {};
-  /// The parts without the one found. Modules that contain it are replaced by
+  /// The parts without the one found. Modules that contain it are replaced with
   /// their contents.
   std::vector<PlacedPart> rest = {};
 };
@@ -108,16 +108,17 @@ struct DeviceMap {
   /// Names of modules and the indices of their devices. The disk is one more
   /// than the last device.
   std::vector<std::pair<std::string, std::size_t>> devices = {};
-  /// Bytes of buffers outside of accelerators that fit on none; 0 if they fit.
+  /// Bytes of buffers that are outside of accelerators and fit on none of them.
+  /// 0 if they fit.
   double unplaced_buffer_bytes = 0;
   /// What was decided for each part, to be printed.
   std::vector<std::string> decisions = {};
 };
 
-/// Fills the devices in order. A module that does not fit is split, unless its
-/// class must not be; what fits on no device goes to the disk. Modules that
-/// share parameters get the same device. The results are those of
-/// `infer_auto_device_map` in Hugging Face Accelerate.
+/// Fills the devices in order. A module that does not fit is split, unless
+/// modules of its class must not be split. Whatever fits on no device goes to
+/// the disk. Modules that share parameters get the same device. The results are
+/// those of `infer_auto_device_map` in Hugging Face Accelerate.
 ///
 ///     DeviceMap map = plan_device_map(tree, {}, {{.name = "cpu", .num_bytes =
 ///     1e9, .runs_offloaded = true}}, {});

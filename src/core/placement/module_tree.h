@@ -86,15 +86,15 @@ ACCELERATE_INTERNAL ModuleSizes module_sizes(
     const CountedDtypes& dtypes,
     CountedTensors counted = CountedTensors::kAll);
 
-/// The names under which no other name lies. The total is not a leaf.
+/// The names that are not prefixes of other names. The total is not a leaf.
 ACCELERATE_INTERNAL std::vector<std::string> leaves_of(
     const std::vector<std::string>& names);
 
 /// "a.b", or "b" in the model itself.
 std::string join_names(std::string_view module, std::string_view name);
 
-/// Whether the tensor or module lies in the module, or is it. Everything lies
-/// in "".
+/// Whether the tensor or module `name` is inside `module`, or is `module`
+/// itself. Everything is inside "".
 bool is_within(std::string_view name, std::string_view module);
 
 } // namespace accelerate

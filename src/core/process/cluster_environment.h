@@ -11,14 +11,14 @@
 
 namespace accelerate {
 
-/// Reads variables; rejects invalid ones with a message that names them.
+/// Reads variables, and rejects invalid ones with a message that names them.
 class ACCELERATE_INTERNAL EnvReader {
  public:
   explicit EnvReader(const EnvLookup& env) : env_(env) {}
 
-  /// The value; empty if the variable is unset or empty.
+  /// The value. Empty if the variable is unset or empty.
   std::optional<std::string> text(const std::string& name) const;
-  /// A number of at least `least`; empty if unset.
+  /// A number of at least `least`. Empty if unset.
   std::optional<int> number(const std::string& name, int least = 0) const;
   /// Like `number`, but throws if the variable is unset, because another one
   /// (`because`) is set.
@@ -47,9 +47,10 @@ struct StarterRow {
       *detect)(const EnvReader& env, const StarterRow& row);
 };
 
-/// Reads the row's variables; empty if the rank variable is unset. Without a
-/// local rank, assumes one process per machine; without a local size, the
-/// minimum implied by the local rank. Checks that every rank is below its size.
+/// Reads the row's variables. Empty if the rank variable is unset. Without a
+/// local rank, assumes one process per machine. Without a local size, assumes
+/// the minimum that the local rank implies. Checks that every rank is below its
+/// size.
 std::optional<ProcessEnvironment> read_ranks(
     const EnvReader& env,
     const StarterRow& row);
@@ -72,7 +73,7 @@ std::optional<ProcessEnvironment> detect_slurm(
     const StarterRow& row);
 
 /// The first host of a Slurm node list such as `gpu[003-010,12],login1`. Throws
-/// `ConfigError` naming `variable` if the list is malformed.
+/// a `ConfigError` that names `variable` if the list is malformed.
 ACCELERATE_INTERNAL std::string first_slurm_host(
     const std::string& node_list,
     const std::string& variable);

@@ -29,7 +29,7 @@ struct RunReport {
 };
 
 /// Writes the report of this process into the file that the launcher has
-/// created for rank 0; does nothing without one. Thread-safe.
+/// created for rank 0. Does nothing if there is no such file. Thread-safe.
 class ACCELERATE_INTERNAL RunReporter {
  public:
   using Clock = std::chrono::steady_clock;
@@ -53,7 +53,7 @@ class ACCELERATE_INTERNAL RunReporter {
   RunReport report_;
 };
 
-/// The latest report in `file`; empty if it contains no complete one.
+/// The latest report in `file`. Empty if it contains no complete one.
 ACCELERATE_INTERNAL RunReport read_run_report(int file);
 
 } // namespace accelerate

@@ -32,7 +32,7 @@ class ACCELERATE_INTERNAL DistributedCheckpoint {
   /// do not start with it.
   const std::vector<TensorView>& tensors() const { return tensors_; }
   std::size_t num_files() const { return num_files_; }
-  /// Entries that are not tensors, which are not read.
+  /// The names of entries that are not tensors. These entries are not read.
   const std::vector<std::string>& left_out() const { return left_out_; }
 
  private:

@@ -24,7 +24,7 @@ std::string_view header_text(
         source,
         "' has ",
         bytes.size(),
-        " bytes, but needs at least 8; is the download complete?"));
+        " bytes, but needs at least 8; download or write the file again"));
   }
   std::uint64_t length = 0;
   for (std::size_t i = 0; i < kLengthBytes; ++i) {
@@ -38,7 +38,7 @@ std::string_view header_text(
         length,
         " bytes, but at most ",
         kMaxHeaderBytes,
-        " are allowed; is this a safetensors file?"));
+        " are allowed; pass a safetensors file"));
   }
   if (length > bytes.size() - kLengthBytes) {
     throw InvalidHeaderLengthError(str_cat(
@@ -48,7 +48,7 @@ std::string_view header_text(
         length,
         " bytes, but only ",
         bytes.size() - kLengthBytes,
-        " follow; is the download complete?"));
+        " follow; download or write the file again"));
   }
   const std::string_view text(
       reinterpret_cast<const char*>(bytes.data()) + kLengthBytes, length);
@@ -58,7 +58,7 @@ std::string_view header_text(
         source,
         "' is not valid UTF-8 at byte ",
         *at,
-        "; is this a safetensors file?"));
+        "; pass a safetensors file"));
   }
   return text;
 }
@@ -157,7 +157,7 @@ Contents parse(std::span<const std::byte> bytes, const std::string& source) {
         data.size(),
         " bytes of data, but its tensors take ",
         covered,
-        "; is the download complete?"));
+        "; download or write the file again"));
   }
 
   Contents contents{.metadata = std::move(header.metadata), .tensors = {}};

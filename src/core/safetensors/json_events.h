@@ -30,7 +30,8 @@ class JsonEvents {
   virtual void on_value(Kind kind, std::string& text, std::uint64_t number) = 0;
   /// The end of an object or array passed to `on_value`.
   virtual void on_end() = 0;
-  /// A number with a fraction, an exponent or a sign; kOther by default.
+  /// A number with a fraction, an exponent or a sign. By default, it is a value
+  /// of kind kOther.
   virtual void on_number(double value);
   virtual void on_null();
   /// Throws the error type for this kind of file.
@@ -48,7 +49,7 @@ class JsonEvents {
 
   std::string none_;
   std::size_t depth_ = 0;
-  /// The depth at which skipping began; 0 if nothing is skipped.
+  /// The depth at which skipping began. 0 if nothing is skipped.
   std::size_t skip_depth_ = 0;
   bool skip_next_ = false;
 };

@@ -33,8 +33,8 @@ struct FileLayout {
   std::uint64_t total_bytes = 0;
 };
 
-/// Throws what `write_file` throws for the same names, shapes and metadata,
-/// with `target` as the name of the file.
+/// Throws the same errors as `write_file` for the same names, shapes and
+/// metadata, with `target` as the name of the file.
 FileLayout lay_out(
     std::span<const TensorSpec> tensors,
     const Metadata& metadata,

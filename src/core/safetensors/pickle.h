@@ -21,7 +21,7 @@ struct ACCELERATE_INTERNAL PickleValue {
     kNone,
     kBool,
     kNumber,
-    /// A floating-point number; its value is not stored.
+    /// A floating-point number. Its value is not stored.
     kFloat,
     kText,
     kBytes,
@@ -53,7 +53,7 @@ struct ACCELERATE_INTERNAL PickleValue {
 /// proportional to the number of bytes, whatever they contain.
 class ACCELERATE_INTERNAL Pickle {
  public:
-  /// Throws `DataError` that begins with `where`.
+  /// Throws a `DataError` whose message begins with `where`.
   Pickle(std::span<const std::byte> bytes, const std::string& where);
   Pickle(const Pickle&) = delete;
   Pickle& operator=(const Pickle&) = delete;

@@ -13,7 +13,7 @@ namespace accelerate::safetensors {
 
 class ACCELERATE_INTERNAL StoredZip {
  public:
-  /// Throws `DataError` that begins with `where`.
+  /// Throws a `DataError` whose message begins with `where`.
   StoredZip(std::span<const std::byte> bytes, std::string where);
 
   /// The bytes of an entry, by its name inside the folder that all entries

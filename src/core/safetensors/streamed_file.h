@@ -17,8 +17,8 @@
 
 namespace accelerate::safetensors {
 
-/// Writes one file atomically, with the same bytes as `write_file`. Throws what
-/// `write_file` throws.
+/// Writes one file atomically, with the same bytes as `write_file`. Throws the
+/// same errors as `write_file`.
 class ACCELERATE_INTERNAL StreamedFile {
  public:
   StreamedFile(
@@ -28,9 +28,9 @@ class ACCELERATE_INTERNAL StreamedFile {
   StreamedFile(const StreamedFile&) = delete;
   StreamedFile& operator=(const StreamedFile&) = delete;
 
-  /// Writes bytes of a tensor from `offset` on. Bytes may come in any order,
-  /// each once; the order of the file is fastest. Throws `SizeMismatchError` if
-  /// they exceed the tensor.
+  /// Writes bytes of a tensor from `offset` on. Bytes may be written in any
+  /// order, but only once each. The order of the file is the fastest. Throws
+  /// `SizeMismatchError` if they exceed the tensor.
   void write(
       const std::string& name,
       std::uint64_t offset,

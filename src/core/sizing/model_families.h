@@ -24,13 +24,13 @@ enum class UnsavedBuffers {
 /// A family of models, by the `model_type` in config.json.
 struct ModelFamily {
   std::string_view model_type = {};
-  /// Modules that are not split over devices, as path suffixes; "*" matches a
+  /// Modules that are not split over devices, as path suffixes. "*" matches a
   /// number.
   std::vector<std::string_view> blocks = {};
   UnsavedBuffers buffers = UnsavedBuffers::kNone;
 };
 
-/// The family of a model type; null if it is unknown.
+/// The family of a model type. Null if it is unknown.
 const ModelFamily* find_family(const std::string& model_type);
 
 struct UnsavedBuffer {

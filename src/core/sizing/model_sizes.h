@@ -23,16 +23,16 @@ struct ModelSizes {
   /// Bytes of the largest default shard unit (sharding.h): a block of the
   /// outermost lists, or everything outside of blocks and in small ones.
   double largest_unit_bytes = 0;
-  /// The model type in config.json; empty without that file.
+  /// The model type in config.json. Empty without that file.
   std::string model_type = {};
   /// Whether the model type is known. Otherwise numbered modules are assumed to
   /// be the blocks, and buffers that are not in the files are not counted.
   bool is_known = false;
 };
 
-/// `path` is a safetensors file, an index, or a folder; config.json is expected
-/// in the same folder. Reads no tensor. Throws what `safetensors::Checkpoint`
-/// throws, and `ConfigError` for a malformed config.json.
+/// `path` is a safetensors file, an index or a folder. config.json is expected
+/// in the same folder. No tensor is read. Throws the same errors as
+/// `safetensors::Checkpoint`, and `ConfigError` for a malformed config.json.
 ACCELERATE_INTERNAL ModelSizes measure_model(const std::filesystem::path& path);
 
 /// The memory of a model whose weights have one dtype.

@@ -12,9 +12,10 @@
 
 namespace accelerate {
 
-/// Every `write` is one system call, so concurrent readers, and readers after a
-/// kill, find complete pieces, with at most the last one truncated. A piece
-/// that does not fit on the disk is not written at all. Throws `SystemError`.
+/// Every `write` is one system call, so readers find complete pieces, even
+/// while the file grows or after the writer was killed. At most the last piece
+/// is truncated. A piece that does not fit on the disk is not written at all.
+/// Throws `SystemError`.
 class ACCELERATE_INTERNAL AppendFile {
  public:
   /// Creates the file if missing. `cut_line` removes an incomplete last line,

@@ -8,7 +8,7 @@
 namespace accelerate {
 
 struct HttpLogin {
-  /// A bearer token; otherwise a user with a password, if given.
+  /// A bearer token. If it is empty, the user and password are sent, if given.
   std::string token = {};
   std::string user = {};
   std::string password = {};
@@ -19,7 +19,8 @@ struct HttpAnswer {
   std::string body = {};
 };
 
-/// One server; used by one thread. A request takes at most ten seconds.
+/// The connection to one server, used by one thread. A request takes at most
+/// ten seconds.
 class HttpClient {
  public:
   /// `root` begins with `http://` or `https://`. Throws `UsageError` if the

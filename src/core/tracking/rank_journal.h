@@ -18,10 +18,11 @@
 
 namespace accelerate {
 
-/// Writes where the time of one rank's steps went, and its memory: at most one
-/// line per second, and fewer the longer a run takes, so the file of a day has
-/// about 4 MB. If the file cannot be written, one message appears on stderr and
-/// the run continues. Used by one thread.
+/// Writes how one rank spends the time of its steps, and how much memory it
+/// uses. It writes at most one line per second, and fewer the longer a run
+/// takes, so that the file of one day has about 4 MB. If the file cannot be
+/// written, one message appears on stderr, and the run continues. Used by one
+/// thread.
 class ACCELERATE_INTERNAL RankJournal {
  public:
   using Clock = std::chrono::steady_clock;
@@ -30,13 +31,13 @@ class ACCELERATE_INTERNAL RankJournal {
     int rank = 0;
     int num_processes = 1;
     int attempt = 0;
-    /// "cuda:0"; empty on a CPU.
+    /// "cuda:0". Empty on a CPU.
     std::string device = {};
     /// Versions of other libraries by name, written in addition to our own.
     std::map<std::string, std::string> versions = {};
-    /// Bytes of device memory in use; empty on a CPU.
+    /// Bytes of device memory in use. Empty on a CPU.
     std::function<int64_t()> device_memory = {};
-    /// How many seconds the device has been busy so far; empty if unknown.
+    /// How many seconds the device has been busy so far. Empty if unknown.
     std::function<std::optional<double>()> device_busy = {};
   };
 

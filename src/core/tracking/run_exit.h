@@ -12,13 +12,13 @@ namespace accelerate {
 
 struct RunExitRecord {
   int exit_code = 0;
-  /// The rank of the process that failed first; empty if none failed, for
+  /// The rank of the process that failed first. Empty if none failed, for
   /// example if the job was interrupted.
   std::optional<int> rank = {};
   std::string host = {};
   /// "failed with exit code 1"
   std::string how = {};
-  /// "ValueError: bad batch"; empty if the process printed no error.
+  /// "ValueError: bad batch". Empty if the process printed no error.
   std::string error = {};
 };
 

@@ -11,9 +11,9 @@
 
 namespace accelerate {
 
-/// Whether values of this name are secrets. They are if one of its words is
-/// "token", "password", "secret" or similar ("hub_token", "--api-key"; not
-/// "max_tokens" or "tokenizer").
+/// Whether values of this name are secrets. They are secrets if one word of the
+/// name is "token", "password", "secret" or similar ("hub_token" and
+/// "--api-key", but not "max_tokens" or "tokenizer").
 ACCELERATE_INTERNAL bool is_secret_name(std::string_view name);
 
 /// The arguments as a line, with `***` for values that look like secrets:
@@ -22,11 +22,11 @@ ACCELERATE_INTERNAL bool is_secret_name(std::string_view name);
 ACCELERATE_INTERNAL std::string masked_command(
     const std::vector<std::string>& arguments);
 
-/// The command line of this process, masked; empty if /proc is not mounted.
+/// The command line of this process, masked. Empty if /proc is not mounted.
 std::string own_command();
 
 /// The commit that is checked out in the git repository that contains `folder`,
-/// as 40 or 64 digits; empty without a repository. Starts no program.
+/// as 40 or 64 digits. Empty without a repository. Starts no program.
 ACCELERATE_INTERNAL std::string git_commit(std::filesystem::path folder);
 
 } // namespace accelerate

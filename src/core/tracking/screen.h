@@ -21,11 +21,11 @@ class BottomLine {
   virtual std::ostream& output() const = 0;
 };
 
-/// The width of the text; each character counts as one column.
+/// The width of the text. Each character counts as one column.
 size_t num_columns(const std::string& text);
 
 /// Draws all bottom lines of this process, because stdout and stderr are
-/// usually the same terminal. Every call holds the lock; `mutex` also protects
+/// usually the same terminal. Every call holds the lock. `mutex` also protects
 /// the data that lines read.
 class Screen {
  public:

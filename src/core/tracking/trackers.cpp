@@ -333,7 +333,7 @@ Trackers::Trackers(
       throw UsageError(str_cat(
           "[init_trackers] Two trackers are named '",
           printable(tracker->name()),
-          "'. Pass each once"));
+          "'. Pass each tracker only once"));
     }
     if (builtin != nullptr && builtin->fills_folder) {
       impl_->claims.push_back(

@@ -143,7 +143,7 @@ class Comparison {
                                           : str_cat(" in '", worst.where, "'"),
                       // A loss may contain values without gradients.
                       worst.is_too_large()
-                          ? std::string(". It is not judged, because the "
+                          ? std::string(". It does not count, because the "
                                         "gradients agree")
                           : str_cat(
                                 ", ",
@@ -268,7 +268,7 @@ std::string sample_difference(
   for (size_t b = 0; b < expected.size(); ++b) {
     if (expected[b].leaves.empty()) {
       return "The samples of the step do not come from a prepared loader, so "
-             "a single process trains on different ones. Pass the loader to "
+             "a single process trains on different samples. Pass the loader to "
              "prepare()";
     }
     std::int64_t num_samples = 0;
@@ -345,7 +345,7 @@ Verdict compare(
           " made ",
           process.updates.size(),
           process.updates.size() == 1 ? " step" : " steps",
-          ", but one process ",
+          ", but a single process made ",
           reference.updates.size(),
           ". The length of the loop depends on time, or on the number of "
           "processes")});
@@ -374,8 +374,8 @@ Verdict compare(
       return not_comparable({str_cat(
           "The loss of step ",
           i + 1,
-          " is NaN or infinite in one process, too. Fix the program on one "
-          "process first")});
+          " is also NaN or infinite in a single process. Fix the program in a "
+          "single process first")});
     }
     auto step = comparison.compare_update(i);
     if (step.outcome != Outcome::kAgrees) {
@@ -425,8 +425,8 @@ Verdict compare(
     if (run[0].updates[i].learning_rates !=
         reference.updates[i].learning_rates) {
       verdict.lines.push_back(
-          "  The learning rates depend on the number of processes. Those of "
-          "the processes were used in both runs");
+          "  The learning rates depend on the number of processes. Both runs "
+          "used those of the run with several processes");
       break;
     }
   }

@@ -271,8 +271,10 @@ void RecordWriter::add_output(const TensorRecord& output) {
 ProcessRecord read_process_record(const std::filesystem::path& file) {
   std::ifstream in(file);
   if (!in) {
-    throw SystemError(
-        str_cat("[verify] Cannot read ", file.string(), ". Run again"));
+    throw SystemError(str_cat(
+        "[verify] Cannot read ",
+        file.string(),
+        ". Run `accelerate verify` again"));
   }
   ProcessRecord record;
   std::string line;
@@ -289,7 +291,7 @@ ProcessRecord read_process_record(const std::filesystem::path& file) {
         file.string(),
         " is damaged (",
         error.what(),
-        "). Run again"));
+        "). Run `accelerate verify` again"));
   }
   return record;
 }

@@ -68,11 +68,11 @@ struct LeafRecord {
   bool operator==(const LeafRecord&) const = default;
 };
 
-/// A backward pass, and the batches that a loader returned since the one
-/// before.
+/// A backward pass, and the batches that a loader returned since the previous
+/// backward pass.
 struct MicroBatchRecord {
   double loss = 0;
-  /// The weight passed to `backward`; 1 without one.
+  /// The weight passed to `backward`. 1 without one.
   double weight = 1;
   std::int64_t num_samples = 0;
   std::vector<LeafRecord> leaves = {};
@@ -82,7 +82,7 @@ struct MicroBatchRecord {
 
 /// One update of the weights.
 struct UpdateRecord {
-  /// The index of the optimizer; -1 if the weights changed without a prepared
+  /// The index of the optimizer. -1 if the weights changed without a prepared
   /// one.
   int optimizer = 0;
   std::vector<double> learning_rates = {};
@@ -90,7 +90,7 @@ struct UpdateRecord {
   std::vector<TensorRecord> gradients = {};
   /// All parameters after the update, and frozen ones.
   std::vector<TensorRecord> parameters = {};
-  /// When the first forward pass of the update began.
+  /// The buffers when the first forward pass of the update began.
   std::vector<TensorRecord> buffers = {};
   /// Buffers that forward passes of the update have changed.
   std::vector<std::string> changed_buffers = {};
@@ -103,7 +103,7 @@ struct UpdateRecord {
 
 /// Why the steps cannot be compared with those of one process.
 struct Obstacle {
-  /// Whether it only matters if the steps disagree.
+  /// Whether the obstacle matters only if the steps disagree.
   bool only_excuses = true;
   std::string text;
 
@@ -123,8 +123,8 @@ struct ProcessRecord {
   std::vector<Obstacle> obstacles = {};
   /// Hashes of the orders of samples, one for each loop over a loader.
   std::vector<std::string> orders = {};
-  /// The outputs of the modules of the model, in the order of the calls;
-  /// recorded only if all ranks have the same batches.
+  /// The outputs of the modules of the model, in the order of the calls. They
+  /// are recorded only if all ranks have the same batches.
   std::vector<TensorRecord> outputs = {};
   /// Whether an Accelerator was created.
   bool is_begun = false;

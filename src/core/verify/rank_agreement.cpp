@@ -105,8 +105,9 @@ std::vector<std::string> odd_tensors(const std::vector<ProcessRecord>& run) {
           i + 1,
           ": the buffer ",
           describe(*buffer),
-          " when the forward pass begins. Do not turn broadcast_buffers off, "
-          "and reduce over all ranks what the buffer is computed from"));
+          " when the forward pass begins. Leave broadcast_buffers on, "
+          "and reduce the values from which the buffer is computed over all "
+          "ranks"));
     }
     const auto gradient = find_odd(run, i, &UpdateRecord::gradients);
     if (gradient) {
@@ -129,7 +130,8 @@ std::vector<std::string> odd_tensors(const std::vector<ProcessRecord>& run) {
           ": after the step, ",
           describe(*parameter),
           ". The ranks use different learning rates, or changed the weights "
-          "on their own. Do both in the same way on all ranks"));
+          "on their own. Use the same rates and the same changes on all "
+          "ranks"));
     }
     if (!problems.empty()) {
       break; // Later steps differ for the same reason.

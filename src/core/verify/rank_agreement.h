@@ -18,7 +18,7 @@ namespace accelerate::verify {
 ACCELERATE_INTERNAL Verdict check_ranks(const std::vector<ProcessRecord>& run);
 
 /// Compares ranks that had the same batch in the first step. Returns what
-/// differs, and the likely mistake; empty if nothing does.
+/// differs, and the likely mistake. Empty if nothing differs.
 ACCELERATE_INTERNAL std::string difference_on_same_batch(
     const std::vector<ProcessRecord>& run);
 

@@ -144,12 +144,12 @@ std::string explain_inverse(int num_merged) {
   return str_cat(
       "A single process trains on batches that are ",
       num_merged,
-      " times as large. If the loss is a sum over the batch, use the mean, or "
-      "the weights depend on the number of processes. If the loss is divided "
-      "by the number of processes, remove this: gradients are averaged "
-      "already. If the loss is a sum divided by a constant, such as the batch "
-      "size of one process, the program is correct. To compare it, divide by "
-      "the size of the batch instead");
+      " times as large. If the loss is a sum over the batch, use the mean, "
+      "because otherwise the weights depend on the number of processes. If "
+      "the loss is divided by the number of processes, remove this division: "
+      "gradients are already averaged. If the loss is a sum divided by a "
+      "constant, such as the batch size of one process, the program is "
+      "correct. To compare it, divide by the size of the batch instead");
 }
 
 } // namespace
@@ -210,7 +210,7 @@ Verdict explain(const StepDifference& difference) {
       worst.where,
       "' differs from that of one process. The relative difference is ",
       short_number(worst.difference),
-      ", the tolerance ",
+      ", and the tolerance is ",
       short_number(worst.tolerance))};
   const auto add = [&](const std::string& mistake) {
     lines.push_back(str_cat("Likely mistake: ", mistake));

@@ -49,11 +49,11 @@ struct StepDifference {
   double exact = 0;
 };
 
-/// Losses averaged by their weights; 0 without any.
+/// Losses averaged by their weights. 0 without any.
 double mean_loss(const std::vector<const UpdateRecord*>& updates);
 
-/// What is wrong, and the likely mistake, in one line each. Not comparable if a
-/// correct program can cause the difference, too.
+/// What is wrong, and the likely mistake, in one line each. The verdict is "not
+/// comparable" if a correct program can also cause the difference.
 Verdict explain(const StepDifference& difference);
 
 std::string short_number(double value);

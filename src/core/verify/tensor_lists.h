@@ -35,7 +35,7 @@ Scale scale_of(const Tensors& tensors);
 void add_rank(const Tensors& tensors, Tensors& whole);
 
 /// The factor by which the tensors of `a` differ from those of `b`, in the
-/// least-squares sense; 0 if `b` is zero.
+/// least-squares sense. 0 if `b` is zero.
 double factor_between(const Tensors& a, const Tensors& b);
 
 /// Whether all tensors of `a` are those of `b` times the same factor.

@@ -15,14 +15,15 @@ class App;
 
 namespace accelerate {
 
-/// Runs `program` with the flags of `launch`; returns the exit code. For
-/// `parent_folder` see `SessionOptions`.
+/// Runs `program` with the flags of `launch`, and returns the exit code.
+/// `SessionOptions` describes `parent_folder`.
 ACCELERATE_INTERNAL int launch(
     const ConfigLayer& flags,
     const std::vector<std::string>& program,
     const std::string& parent_folder = {});
 
-/// `accelerate` without a command: shows this machine, and what to try.
+/// Runs `accelerate` without a command: describes this machine and suggests
+/// commands to try.
 ACCELERATE_INTERNAL void print_overview();
 
 /// Adds a command to `app`. Parsing it runs it and sets `exit_code`, the exit
@@ -35,15 +36,15 @@ ACCELERATE_INTERNAL void add_config_command(CLI::App& app, int& exit_code);
 ACCELERATE_INTERNAL void add_launch_command(CLI::App& app, int& exit_code);
 /// Adds `new`: creates a project that trains.
 ACCELERATE_INTERNAL void add_new_command(CLI::App& app, int& exit_code);
-/// Adds `estimate-memory`: the memory that a model needs.
+/// Adds `estimate-memory`: estimates the memory that a model needs.
 ACCELERATE_INTERNAL void add_estimate_memory_command(
     CLI::App& app,
     int& exit_code);
-/// Adds `merge-weights`: one file out of many.
+/// Adds `merge-weights`: merges several files into one.
 ACCELERATE_INTERNAL void add_merge_weights_command(
     CLI::App& app,
     int& exit_code);
-/// Adds `env`: what a bug report needs.
+/// Adds `env`: prints what a bug report needs.
 ACCELERATE_INTERNAL void add_env_command(CLI::App& app, int& exit_code);
 /// Adds `test`: runs the self-check through the launcher.
 ACCELERATE_INTERNAL void add_test_command(CLI::App& app, int& exit_code);

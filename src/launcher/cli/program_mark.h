@@ -17,7 +17,7 @@ inline constexpr const char* kProgramMark = "\x01--";
 /// as the value.
 inline constexpr const char* kEmptyMark = "\x01 empty";
 
-/// Inserts the marks; call it on the command line before it is parsed.
+/// Inserts the marks. Call it with the command line before parsing.
 inline void mark_arguments(std::vector<std::string>& arguments) {
   const auto found = std::find(arguments.begin(), arguments.end(), "--");
   if (found != arguments.end()) {

@@ -187,7 +187,7 @@ void Job::machine_lost(
       what,
       "; waiting ",
       options_.return_limit.count(),
-      " s for it to return, then restarting all processes (restart ",
+      " s for it to return before restarting all processes (restart ",
       num_restarts_,
       " of ",
       options_.max_restarts,
@@ -214,7 +214,7 @@ void Job::drop_machine(size_t machine, const std::string& what) {
         what,
         "; at least ",
         least,
-        " machines are needed, ",
+        " machines are needed, but only ",
         left,
         left == 1 ? " is left" : " are left"));
   }

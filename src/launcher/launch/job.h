@@ -36,7 +36,7 @@ struct FailureReport {
 /// How a job ended, sent to every machine.
 struct JobEnding {
   int exit_code = 0;
-  /// Lines for the user; empty on success.
+  /// Lines for the user. Empty on success.
   std::string summary = {};
 
   bool operator==(const JobEnding&) const = default;
@@ -56,7 +56,8 @@ struct ExitSummary {
 
 /// How a machine must end its workers.
 struct StopOrder {
-  /// SIGUSR1 asks the workers to leave at a step; SIGTERM follows later.
+  /// SIGUSR1 asks the workers to leave at the end of a step. SIGTERM follows
+  /// later.
   int signal = SIGTERM;
   bool is_to_restart = false;
   /// Whether a launcher was asked to end. If so, workers that are still
@@ -73,7 +74,7 @@ class Machine {
   virtual ~Machine() = default;
   /// Starts the workers of attempt `attempt`, counted from 0.
   virtual void start(int attempt) = 0;
-  /// Ends the workers; the machine then reports that they have stopped.
+  /// Ends the workers. The machine then reports that they have stopped.
   virtual void stop(const StopOrder& order) = 0;
   /// Says that the job is over. Call it only when no workers run there.
   virtual void end(const JobEnding& ending) = 0;
@@ -119,23 +120,23 @@ class ACCELERATE_INTERNAL Job {
   /// joined.
   void start(const std::vector<size_t>& absent = {});
   void machine_failed(size_t machine, const FailureReport& report);
-  /// The workers of the machine could not be started; `reason` is one line.
+  /// The workers of the machine could not be started. `reason` is one line.
   void machine_cannot_start(size_t machine, const std::string& reason);
   /// All workers of the machine have returned 0.
   void machine_finished(size_t machine);
   /// The machine has carried out a stop order.
   void machine_stopped(size_t machine, const ExitSummary& exit_summary = {});
-  /// The machine is unreachable; `why` completes the sentence "machine 1 (host)
+  /// The machine is unreachable. `why` completes the sentence "machine 1 (host)
   /// ...".
   void
   machine_lost(size_t machine, const std::string& host, const std::string& why);
-  /// A lost machine is reachable again, or a new one has joined an elastic job;
-  /// it runs no workers.
+  /// A lost machine is reachable again, or a new machine has joined an elastic
+  /// job. It does not run any workers.
   void machine_joined(size_t machine, const std::string& host);
   /// The machine of an elastic job was asked to end. It stops by itself, and
   /// the job continues on the others.
   void machine_leaves(size_t machine, const std::string& host, int signal);
-  /// Whether the machine takes part in the job; otherwise it was lost or never
+  /// Whether the machine takes part in the job. Otherwise, it was lost or never
   /// joined.
   bool is_here(size_t machine) const {
     return phases_[machine] != Phase::kLost;

@@ -36,7 +36,7 @@ class MemberSession : public LaunchSession {
   bool is_cut_off_ = false;
   /// Whether this machine is rejoining, until machine 0 starts the job again.
   bool is_joining_again_ = false;
-  /// The signal that asked this launcher to end; 0 if there was none.
+  /// The signal that asked this launcher to end. 0 if there was none.
   int leaving_signal_ = 0;
   /// Set if machine 0 is lost for good. The launcher exits when the workers
   /// have ended.

@@ -37,15 +37,15 @@ struct SessionOptions {
   /// When the other end is closed, everything here must end at once.
   int lifeline = -1;
   /// Whether the launcher of machine 0 started this one. Machine 0 then prints
-  /// all messages. When stdin is closed, the launcher of machine 0 is gone.
+  /// all messages. When stdin is closed, the launcher of machine 0 has ended.
   bool is_remote_controlled = false;
   /// The folder of the program that started this launcher (`notebook_launcher`)
-  /// and shows its output; empty if a user did. The outcome of the job is
-  /// written to the file `ending` in it. When stdin is closed, that program is
-  /// gone, and the folder is removed (`check_parent_folder`).
+  /// and shows its output. Empty if a user did. The outcome of the job is
+  /// written to the file `ending` in it. When stdin is closed, that program has
+  /// ended, and the folder is removed (`check_parent_folder`).
   std::filesystem::path parent_folder = {};
-  /// Problems that `--check` found on this machine. The job does not start
-  /// then.
+  /// Problems that `--check` found on this machine. If there are any, the job
+  /// does not start.
   std::vector<std::string> problems = {};
   /// Whether machine 0 serves a page of the run.
   bool is_watched = false;

@@ -18,13 +18,13 @@ namespace accelerate {
 class WatchChild {
  public:
   struct Callbacks {
-    /// The run's folder; empty until it is known.
+    /// The run's folder. Empty until it is known.
     std::function<std::filesystem::path()> folder = {};
     std::function<void(pid_t)> started = {};
     std::function<void(const std::string& line)> say = {};
   };
 
-  /// `opens_browser`: shows the page on the desktop.
+  /// If `opens_browser` is true, the page is shown in the browser.
   WatchChild(
       EventLoop& loop,
       ChildReaper& reaper,

@@ -18,7 +18,7 @@ namespace accelerate {
 /// plain file, for example a link, or a pipe that nobody writes to.
 UniqueFile open_plain_file(const std::filesystem::path& path);
 
-/// The last `limit` bytes, starting at the beginning of a line; empty if the
+/// The last `limit` bytes, starting at the beginning of a line. Empty if the
 /// file cannot be read.
 std::string read_tail(const std::filesystem::path& path, size_t limit);
 
@@ -26,7 +26,8 @@ class LineFile {
  public:
   /// Longer lines are skipped.
   static constexpr size_t kMaxLine = 1 << 20;
-  /// The bytes of one read from the operating system; more for longer lines.
+  /// The number of bytes of one read from the operating system. It grows for
+  /// longer lines.
   static constexpr size_t kLeastBlock = 64 << 10;
 
   explicit LineFile(std::filesystem::path path) : path_(std::move(path)) {}
@@ -35,10 +36,10 @@ class LineFile {
   using Take = std::function<void(std::string_view line, off_t offset)>;
 
   /// Passes the complete lines written since the last call to `take`, up to
-  /// about `budget` bytes, and subtracts them from `budget`; the next call
-  /// continues. An incomplete last line is read later. Returns false, without
-  /// reading, if the file was replaced or truncated: what was read before is
-  /// then invalid. A file that does not exist has no lines.
+  /// about `budget` bytes, and subtracts their number from `budget`. The next
+  /// call continues. An incomplete last line is read later. Returns false,
+  /// without reading, if the file was replaced or truncated, because what was
+  /// read before is then invalid. A file that does not exist has no lines.
   bool read(size_t& budget, const Take& take);
   /// Passes lines that were read before to `take`: those from `begin`, the
   /// offset of a line, to `end`. Returns false if the file was replaced.

@@ -40,8 +40,8 @@ class ACCELERATE_INTERNAL PageServer {
   static constexpr int kRequestSeconds = 5;
 
   using Answer = std::function<PageAnswer(const PageRequest&)>;
-  /// Listens on 127.0.0.1; port 0 selects a free port. Throws `SystemError` if
-  /// the port is in use, `UsageError` if libmicrohttpd is missing.
+  /// Listens on 127.0.0.1. Port 0 selects a free port. Throws `SystemError` if
+  /// the port is in use, and `UsageError` if libmicrohttpd is missing.
   PageServer(int port, Answer answer);
   ~PageServer();
 

@@ -15,17 +15,17 @@
 
 namespace accelerate {
 
-/// The runs in some folders. Runs keep their numbers; new ones are appended.
-/// Not thread-safe. Each call does a bounded amount of work, so long files are
-/// read over many calls.
+/// The runs in some folders. Runs keep their numbers, and new runs are
+/// appended. Not thread-safe. Each call does a bounded amount of work, so long
+/// files are read over many calls.
 class ACCELERATE_INTERNAL RunList {
  public:
   static constexpr size_t kMaxRuns = 1000;
   /// All runs beyond `kMaxRuns` are counted, but only this many are named.
   static constexpr size_t kMaxNamesLeftOut = 20;
   /// The maximum number of points of all runs in memory: about 400 MB. Beyond
-  /// that, ended runs that have not been shown for longest are dropped, and
-  /// read again when shown.
+  /// that, runs that have ended are dropped, starting with the one that was
+  /// shown least recently. They are read again when they are shown.
   static constexpr size_t kMaxPoints = 3'000'000;
   static constexpr size_t kMaxLogTail = 64 << 10;
 
@@ -39,8 +39,8 @@ class ACCELERATE_INTERNAL RunList {
   /// All runs, with a summary of those that changed after the version
   /// `since`, and the version of this answer.
   nlohmann::json list(int64_t since, double now);
-  /// A snapshot of a run, or only its state if nothing changed after `since`;
-  /// empty if the run does not exist.
+  /// A snapshot of a run, or only its state if nothing changed after `since`.
+  /// Empty if the run does not exist.
   std::optional<nlohmann::json>
   show(size_t run, std::optional<int64_t> since, double now);
   /// The metrics of a part of a run, and for a range of times also its ranks,
@@ -68,7 +68,7 @@ class ACCELERATE_INTERNAL RunList {
     /// Whether only the summary is in memory.
     bool is_dropped = false;
   };
-  /// Adds the runs in `folder` that are not listed yet; returns the number of
+  /// Adds the runs in `folder` that are not listed yet. Returns the number of
   /// runs in the folder.
   size_t find_runs(const std::filesystem::path& folder);
   void add(const std::filesystem::path& folder);

@@ -37,7 +37,7 @@ struct MetricPoint {
   /// Seconds since 1970.
   double begin = 0;
   double end = 0;
-  /// Counts all values; the fields below are for the finite ones.
+  /// The number of all values. The fields below describe only the finite ones.
   int64_t count = 1;
   int64_t num_finite = 0;
   double low = 0;
@@ -62,7 +62,7 @@ inline constexpr size_t kMaxWatchedMetrics = 100;
 struct Metric {
   static constexpr size_t kMaxPoints = 600;
   Thinned<MetricPoint> values{kMaxPoints};
-  /// The latest value; empty if a resume discarded it.
+  /// The latest value. Empty if a resume discarded it.
   std::optional<LoggedValue> last = {};
 
   void add(const LoggedValue& logged);
@@ -73,12 +73,12 @@ using Metrics = std::map<std::string, Metric, std::less<>>;
 struct RunExit {
   double time = 0;
   int exit_code = 0;
-  /// The process that failed first; empty if the job was interrupted.
+  /// The process that failed first. Empty if the job was interrupted.
   std::optional<int> rank = {};
   std::string host = {};
   /// "failed with exit code 1"
   std::string how = {};
-  /// "ValueError: bad batch"; may be empty.
+  /// The error, such as "ValueError: bad batch". May be empty.
   std::string error = {};
 };
 
@@ -89,7 +89,7 @@ struct RankPoint {
   double steps = 0;
   /// Total seconds of these steps, by phase.
   std::array<double, kPhaseNames.size()> phases = {};
-  /// The peak in bytes; 0 if unknown.
+  /// The peak in bytes. 0 if unknown.
   double memory = 0;
   double device_memory = 0;
   /// CPU seconds, and seconds during which the device was busy.
@@ -156,7 +156,7 @@ struct RunContent {
   int64_t num_processes = 0;
   int64_t attempt = 0;
   std::string host = {};
-  /// The times of the first and the latest line; 0 if there are no lines.
+  /// The times of the first and the latest line. 0 if there are no lines.
   double begin = 0;
   double end = 0;
   bool is_finished = false;
@@ -164,7 +164,7 @@ struct RunContent {
   bool ends_finished = false;
   /// The time of the latest start.
   double start_time = 0;
-  /// The latest exit; valid only if nothing has started since.
+  /// The latest exit. It is valid only if nothing has started since.
   std::optional<RunExit> last_exit = {};
   /// Whether parts of the files have not been read yet.
   bool is_behind = false;
@@ -208,11 +208,11 @@ class ACCELERATE_INTERNAL RunReader {
   /// The number of points in memory.
   size_t num_points() const;
 
-  /// The values of a range, read from the file again; empty if that would take
+  /// The values of a range, read from the file again. Empty if that would take
   /// too long.
   std::optional<Metrics> read_range(const AxisRange& range) const;
   /// The points of all ranks between two times in seconds since 1970, read from
-  /// their files again; empty if that would take too long.
+  /// their files again. Empty if that would take too long.
   std::optional<std::map<int, RankSeries>> read_ranks(double from, double to)
       const;
   /// A piece of the CSV `time,step,name,value` that begins with the values at

@@ -49,7 +49,7 @@ nlohmann::json ranks_json(
     double to);
 
 /// Metrics as columns of points, with times since `begin`. Single values have
-/// all logged digits; merged ones have a mean with six digits.
+/// all logged digits. Merged values have a mean with six digits.
 nlohmann::json metrics_json(const Metrics& metrics, double begin);
 
 } // namespace accelerate

@@ -19,7 +19,7 @@ namespace accelerate {
 struct ComparisonResult {
   /// `free_sizes[rank][tensor]`: the size of the free dimension.
   std::vector<std::vector<int64_t>> free_sizes;
-  /// `values[tensor][rank]`, in host memory; empty if they were not sent. See
+  /// `values[tensor][rank]`, in host memory. Empty if they were not sent. See
   /// `Payload`.
   std::optional<std::vector<std::vector<at::Tensor>>> values;
 };
@@ -29,7 +29,7 @@ struct ComparisonResult {
 struct FreeDim {
   static constexpr int64_t kNone = -1;
   int64_t dim = kNone;
-  /// Other dimensions may also differ. Not together with
+  /// Other dimensions may also differ. Cannot be combined with
   /// `Payload::kSmallValues`.
   bool are_others_free = false;
 };
@@ -44,8 +44,8 @@ enum class Payload {
 /// Compares a collective across ranks: operation, structure, dtypes, number of
 /// dimensions, all sizes except the free dimension's, and the transport of
 /// values. If ranks differ, throws `MismatchError` on every rank. The message
-/// lists what each rank called, with which shapes, and in which line. Itself a
-/// collective.
+/// lists what each rank called, with which shapes, and on which line. This
+/// function is itself a collective.
 ComparisonResult agree(
     const ProcessGroup& group,
     const std::string& operation,
@@ -53,8 +53,9 @@ ComparisonResult agree(
     FreeDim free,
     Payload payload = Payload::kShapes);
 
-/// Like `agree` for a plain description: equal on all ranks or `MismatchError`.
-/// Several lines form a list. The error names only the first line that differs.
+/// Like `agree`, but for a plain description. Throws `MismatchError` unless it
+/// is equal on all ranks. Several lines form a list. The error names only the
+/// first line that differs.
 ACCELERATE_INTERNAL void agree_on_text(
     const ProcessGroup& group,
     const std::string& operation,

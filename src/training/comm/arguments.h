@@ -22,7 +22,7 @@ bool is_dense(const at::Tensor& tensor);
 void check_dense(const char* operation, const at::Tensor& tensor);
 
 /// Like `check_dense`, and also rejects dtypes that the reduction does not
-/// support; see `ReduceOp`.
+/// support. See `ReduceOp`.
 void check_reducible(
     const char* operation,
     const at::Tensor& tensor,

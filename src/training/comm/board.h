@@ -52,7 +52,7 @@ class ACCELERATE_INTERNAL Board : public std::enable_shared_from_this<Board> {
 
   void add_offer(const at::Tensor& row);
   void read_offers(const at::Tensor& rows);
-  /// Whether it is open. All exchanges then use it, even if they fail.
+  /// Whether the board is open. All exchanges then use it, even if they fail.
   bool is_open() const { return is_open_; }
   /// Makes all later exchanges fail, on all ranks. Thread-safe.
   void close();

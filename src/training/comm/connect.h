@@ -12,9 +12,9 @@
 
 namespace accelerate {
 
-/// The store in which all ranks of the run have signed in. Throws like
-/// `ProcessGroup::connect`. Rank 0 listens until the process ends, so that no
-/// rank finds a closed store between two groups.
+/// The store in which all ranks of the run have signed in. Throws the same
+/// errors as `ProcessGroup::connect`. Rank 0 listens until the process ends, so
+/// that no rank finds a closed store between two groups.
 ACCELERATE_INTERNAL c10::intrusive_ptr<c10d::Store> connect_store(
     const ProcessEnvironment& environment,
     const Deadline& deadline);

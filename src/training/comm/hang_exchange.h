@@ -18,8 +18,8 @@ namespace accelerate {
 /// waiting rank prints.
 class HangExchange {
  public:
-  /// Watches this rank of `group`; shared by all handles of a group in a
-  /// process. Null if the store cannot be shared between processes.
+  /// Watches this rank of `group`. All handles of a group in a process share
+  /// the object. Null if the store cannot be shared between processes.
   static std::shared_ptr<HangExchange> watch(
       const c10::intrusive_ptr<c10d::ProcessGroup>& group,
       std::chrono::milliseconds threshold);
@@ -46,7 +46,7 @@ class HangExchange {
 ACCELERATE_INTERNAL std::shared_ptr<std::atomic<int64_t>> uncounted_collectives(
     const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
-/// Returns how many collectives were started for the group; empty if one of its
+/// Returns how many collectives were started for the group. Empty if one of its
 /// backends does not count them, or the group is gone. Thread-safe.
 ACCELERATE_INTERNAL std::function<std::optional<uint64_t>()> collective_counter(
     const c10::intrusive_ptr<c10d::ProcessGroup>& group);

@@ -34,7 +34,7 @@ class ProcessGroup::Impl {
   /// Every collective goes through this function. It numbers the collective and
   /// converts errors, now or in `finish`, to exceptions that name it.
   /// `complete` runs when the operation is done, before `wait()` returns.
-  /// `tensor` is this rank's contribution; undefined if it has none.
+  /// `tensor` is this rank's contribution, or undefined if the rank has none.
   static Work start(
       const std::shared_ptr<Impl>& impl,
       const char* operation,
@@ -46,7 +46,7 @@ class ProcessGroup::Impl {
   using Unsettled = std::function<void(const ProcessGroup& group)>;
   void set_unsettled(Unsettled unsettled) { unsettled_ = std::move(unsettled); }
   static void finish_comparison(const std::shared_ptr<Impl>& impl);
-  /// The list that comparisons are added to while a step is recorded; null
+  /// The list that comparisons are added to while a step is recorded. Null
   /// otherwise. See `DeferredComparisons`.
   std::vector<std::string>* comparisons() const { return comparisons_; }
   void set_comparisons(std::vector<std::string>* comparisons) {
@@ -119,7 +119,7 @@ class ProcessGroup::Impl {
   /// sent through.
   std::optional<c10::DeviceType> substitute_;
   bool ranks_are_threads_ = false;
-  /// c10d's count, which includes collectives of user code; our own count if
+  /// c10d's count, which includes collectives of user code, or our own count if
   /// c10d has none.
   std::function<std::optional<uint64_t>()> counted_;
   std::shared_ptr<std::atomic<int64_t>> uncounted_;

@@ -27,7 +27,7 @@ at::Tensor from_ordered(const at::Tensor& ordered);
 /// would be rounded more than once. May write to `rows`.
 at::Tensor reduce_rows(const at::Tensor& rows, ReduceOp op);
 
-/// The last step of a mean, in place; no effect for other reductions.
+/// The last step of a mean, in place. Has no effect for other reductions.
 void divide(const at::Tensor& sum, ReduceOp op, int world_size);
 
 } // namespace accelerate

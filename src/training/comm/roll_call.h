@@ -11,9 +11,9 @@ namespace accelerate {
 
 /// Every rank signs in and waits for the others, so that missing ranks are
 /// named before a backend blocks. The number of store operations per rank does
-/// not depend on the number of ranks. Throws `TimeoutError` naming the missing
-/// ranks, `ConfigError` if a rank signed in twice, and `CommError` if the store
-/// is gone.
+/// not depend on the number of ranks. Throws a `TimeoutError` that names the
+/// missing ranks, `ConfigError` if a rank signed in twice, and `CommError` if
+/// the store is gone.
 ACCELERATE_INTERNAL void roll_call(
     c10d::Store& store,
     int rank,

@@ -8,7 +8,7 @@ namespace accelerate {
 
 struct ScriptLock {
   /// Releases the lock if this thread holds it. Returns the value to pass to
-  /// `take`; null if this thread does not hold the lock.
+  /// `take`. Null if this thread does not hold the lock.
   void* (*release)() = nullptr;
   void (*take)(void* released) = nullptr;
 };

@@ -74,7 +74,9 @@ class CsvReader {
       const size_t quote = text_.find('"', at_);
       if (quote == std::string_view::npos) {
         line_ = first_line_;
-        fail("A quoted field in this record is never closed");
+        fail(
+            "A quoted field in this record is never closed. Add a quote at its "
+            "end");
       }
       const auto chunk = text_.substr(at_, quote - at_);
       line_ +=
@@ -178,7 +180,8 @@ class CsvRows final : public TextDataset::Impl {
     if (files.size() > 1 && names != columns) {
       position.file->fail(
           position.line,
-          "The column names differ from those of the first file");
+          "The column names differ from those of the first file. Use the same "
+          "columns in all files");
     }
     columns = names;
     for (auto name = names.begin(); name != names.end(); ++name) {

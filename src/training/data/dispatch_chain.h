@@ -5,9 +5,9 @@
 //
 // There is a chain from rank 0 to each other rank. Each message describes the
 // one that follows a few positions later, and an initial message describes the
-// first few. So one message per batch and rank is enough, although only rank 0
-// knows their sizes. A rank recognises the last batch when it arrives. An error
-// is sent in place of the batch in which it occurred.
+// first few. One message per batch and rank is therefore enough, although only
+// rank 0 knows the sizes. A rank recognises the last batch when it arrives. An
+// error is sent in place of the batch in which it occurred.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -62,7 +62,7 @@ class ACCELERATE_INTERNAL DispatchSender {
   /// least one. All ranks create their senders and receivers in the same order.
   DispatchSender(ProcessGroup group, int64_t num_ahead);
 
-  /// Whether a round must be passed before `next`; false after the end.
+  /// Whether a round must be passed before `next`. False after the end.
   bool wants_turn() const;
   /// Passes one batch per rank and sets `is_last` of the facts. Rank 0 has a
   /// batch in every round. A rank without a batch gets no batch in later rounds
@@ -72,7 +72,7 @@ class ACCELERATE_INTERNAL DispatchSender {
   /// and ends the chain.
   void fail(const std::string& message);
   void end();
-  /// The facts of rank 0's own batch of the next round; empty at the end and at
+  /// The facts of rank 0's own batch of the next round. Empty at the end and at
   /// the position of `fail`. Throws `UsageError` while `wants_turn()`.
   std::optional<BatchFacts> next();
 
@@ -114,7 +114,7 @@ class ACCELERATE_INTERNAL DispatchReceiver {
  public:
   DispatchReceiver(ProcessGroup group, int64_t num_ahead);
 
-  /// Waits for this rank's batch of the next round; empty at the end. Throws
+  /// Waits for this rank's batch of the next round. Empty at the end. Throws
   /// `DataError` at the position of `fail`.
   std::optional<DispatchedBatch> next();
 

@@ -41,7 +41,8 @@ std::vector<std::filesystem::directory_entry> sorted_entries(
         "[ImageFolder] Cannot read the folder '",
         folder.string(),
         "': ",
-        error.message()));
+        error.message(),
+        ". Check the path and its permissions"));
   }
   std::sort(found.begin(), found.end());
   return found;
@@ -102,7 +103,9 @@ at::Tensor read_image(const std::filesystem::path& file) {
     pixels = decode_png(bytes, file.string());
   } else {
     throw DataError(str_cat(
-        "[read_image] '", file.string(), "' is not a JPEG or PNG file"));
+        "[read_image] '",
+        file.string(),
+        "' is not a JPEG or PNG file. Convert it to one of these formats"));
   }
   return pixels.permute({2, 0, 1}).contiguous();
 }

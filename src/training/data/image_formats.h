@@ -11,8 +11,8 @@
 
 namespace accelerate {
 
-/// Returns uint8 of shape H x W x 3. Throws `DataError` naming `file` if the
-/// bytes are damaged, and `UsageError` in a build without the library.
+/// Returns uint8 of shape H x W x 3. Throws a `DataError` that names `file` if
+/// the bytes are damaged, and `UsageError` in a build without the library.
 at::Tensor decode_jpeg(
     std::span<const std::byte> bytes,
     const std::string& file);
@@ -20,9 +20,9 @@ at::Tensor decode_png(
     std::span<const std::byte> bytes,
     const std::string& file);
 
-/// Allocates uint8 of shape H x W x `num_channels`. Throws `DataError` naming
-/// `file` if there are more than 2^28 pixels, because a damaged header can
-/// contain any size.
+/// Allocates uint8 of shape H x W x `num_channels`. Throws a `DataError` that
+/// names `file` if there are more than 2^28 pixels, because a damaged header
+/// can contain any size.
 at::Tensor reserve_pixels(
     int64_t height,
     int64_t width,

@@ -210,7 +210,8 @@ ImageTransform normalize(
               image.size(0),
               " channels, but there are ",
               num_values,
-              " means and deviations"));
+              " means and deviations. Pass one mean and one deviation per "
+              "channel"));
         }
         return numbers.sub(shift).div_(scale);
       };

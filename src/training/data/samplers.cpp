@@ -186,7 +186,7 @@ std::vector<std::vector<int64_t>> TokenBudgetBatchSampler::batches(
           index,
           ", but only ",
           lengths_.size(),
-          " lengths were passed"));
+          " lengths were passed. Pass one length for each sample"));
     }
     const int64_t length = lengths_[static_cast<size_t>(index)];
     longest = std::max(longest, length);

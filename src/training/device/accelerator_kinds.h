@@ -14,11 +14,11 @@ namespace accelerate {
 /// All rows in order of preference.
 ACCELERATE_INTERNAL std::vector<const AcceleratorKind*> accelerator_kinds();
 
-/// The first kind in the table for which this process has devices; null if
+/// The first kind in the table for which this process has devices. Null if
 /// there is no such kind. Thread-safe.
 const AcceleratorKind* accelerator_in_use();
 
-/// The row of a device's kind; null for the CPU and for kinds without a row.
+/// The row of a device's kind. Null for the CPU and for kinds without a row.
 const AcceleratorKind* kind_of(c10::Device device);
 
 } // namespace accelerate

@@ -18,16 +18,16 @@ ACCELERATE_INTERNAL c10::Device default_device();
 /// never uses another rank's.
 ACCELERATE_INTERNAL c10::Device select_device(int local_rank, bool cpu);
 
-/// The memory of a device that tensors use; zeros if its allocator does not
-/// count it.
+/// The memory of a device that tensors use. All fields are 0 if the device's
+/// allocator does not count it.
 struct DeviceBytes {
   int64_t current = 0;
   int64_t peak = 0;
 };
 DeviceBytes device_bytes(c10::Device device);
 
-/// The tensor on `device`; the same tensor if it is already there. Copies from
-/// pinned memory do not block.
+/// The tensor on `device`. Returns the same tensor if it is already there.
+/// Copies from pinned memory do not block.
 at::Tensor to_device(const at::Tensor& tensor, c10::Device device);
 
 } // namespace accelerate

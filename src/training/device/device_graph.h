@@ -33,7 +33,7 @@ class WaitObserver {
   virtual bool has_waited() const = 0;
 };
 
-/// Recording on one type of device; used by the functions below.
+/// Records on one type of device. The functions below use it.
 class GraphRecorder {
  public:
   virtual ~GraphRecorder() = default;

@@ -22,8 +22,8 @@ class SideStream {
   /// The state of the copies at one moment.
   class Mark;
 
-  /// The tensor on the device; the same tensor if it is already there. The copy
-  /// overlaps with computation if the tensor is pinned.
+  /// The tensor on the device. Returns the same tensor if it is already there.
+  /// The copy overlaps with computation if the tensor is pinned.
   at::Tensor copy(const at::Tensor& tensor);
   /// Marks the copies made so far.
   std::shared_ptr<Mark> mark();
@@ -36,7 +36,7 @@ class SideStream {
   std::unique_ptr<State> state_;
 };
 
-/// The tensor in pinned memory; the same tensor if it is pinned, on an
+/// The tensor in pinned memory. Returns the same tensor if it is pinned, on an
 /// accelerator or undefined.
 at::Tensor pinned(const at::Tensor& tensor);
 

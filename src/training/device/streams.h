@@ -31,13 +31,14 @@ class CommStream {
   /// Makes this stream the calling thread's current stream during the guard's
   /// lifetime.
   c10::OptionalStreamGuard enter() const;
-  /// The calling thread's current stream; empty on the CPU.
+  /// The calling thread's current stream. Empty on the CPU.
   std::optional<c10::Stream> current() const;
   /// Later work of this stream waits for the work queued on `other` so far.
   void follow(const std::optional<c10::Stream>& other) const;
   /// Later work of `other` waits for the work queued on this stream so far.
   void lead(const std::optional<c10::Stream>& other) const;
-  /// Makes the host wait for the work queued so far; no other function does.
+  /// Makes the host wait for the work queued so far. No other function makes
+  /// the host wait.
   void synchronize() const;
 
  private:
@@ -45,10 +46,10 @@ class CommStream {
   std::optional<c10::Stream> stream_;
 };
 
-/// Makes a stream of the process the current one during its lifetime. The work
-/// of this stream starts after the queued work of the previous one, which waits
-/// for it at the end. Memory of either may therefore be used on the other
-/// meanwhile. No effect on the CPU.
+/// During the lifetime of this object, a stream of the process is the current
+/// stream. Its work starts after the queued work of the previous stream, and
+/// the previous stream waits for it at the end. In the meantime, memory of
+/// either stream may therefore be used on the other. No effect on the CPU.
 class StreamScope {
  public:
   StreamScope(StreamRole role, c10::Device device);

@@ -30,7 +30,7 @@ const char* cross_entropy_forward(
     float* log_sums,
     void* stream);
 
-/// `gradient` has `row_stride` columns; those after the classes become 0.
+/// `gradient` has `row_stride` columns. Those after the classes become 0.
 const char* cross_entropy_backward(
     const LogitRows& rows,
     const float* log_sums,
@@ -68,10 +68,10 @@ struct RandomState {
   uint64_t offset_in_graph = 0;
 };
 
-/// sum = residual + dropout(branch + branch_bias); normed = layer norm of sum.
-/// Pointers may be null. Without `branch`, the sum is the residual. Without
-/// `weight`, nothing is normalised. Without `bias`, it is 0. Rows are dense and
-/// aligned to 16 bytes.
+/// sum = residual + dropout(branch + branch_bias), and normed = layer norm of
+/// sum. Pointers may be null. Without `branch`, the sum is the residual.
+/// Without `weight`, nothing is normalised. Without `bias`, it is 0. Rows are
+/// dense and aligned to 16 bytes.
 struct AddNormRows {
   Number type;
   int64_t num_rows;
@@ -107,7 +107,8 @@ struct AddNormGradients {
   const void* normed;
   const void* other;
   bool is_other_of_normed;
-  /// Gradients of the inputs; `branch` may be null if it equals the residual's.
+  /// Gradients of the inputs. `branch` may be null if it equals the residual's
+  /// gradient.
   void* residual;
   void* branch;
   /// Gradients of weight, bias and branch_bias, concatenated.
@@ -159,8 +160,8 @@ const char* gelu(
     void* result,
     void* stream);
 
-/// sum = residual + branch; normed = sum / root mean square * weight. `branch`
-/// may be null; the sum is then the residual. Dense rows, aligned to 16 bytes.
+/// sum = residual + branch, and normed = sum / root mean square * weight. If
+/// `branch` is null, the sum is the residual. Dense rows, aligned to 16 bytes.
 struct RmsNormRows {
   Number type;
   int64_t num_rows;
@@ -234,7 +235,7 @@ struct AdamTensor {
   float* exp_avg_sq;
   /// The number of steps, including this one.
   const float* step;
-  /// A reduced-precision copy of the parameter, written after it; may be null.
+  /// A reduced-precision copy of the parameter, written after it. May be null.
   void* copy;
   int64_t size;
 };
@@ -252,9 +253,9 @@ struct AdamNumbers {
   bool is_maximized;
   /// Whether weight decay is decoupled (AdamW) or added to the gradient (Adam).
   bool is_decoupled;
-  /// If the value is 1, nothing is written; may be null.
+  /// If the value is 1, nothing is written. May be null.
   const float* found_inf;
-  /// Multiplies the gradients; may be null.
+  /// Multiplies the gradients. May be null.
   const float* gradient_factor;
 };
 
@@ -268,7 +269,7 @@ const char* adam_step(
 /// The ids of the table rows that are used.
 struct EmbeddingIds {
   const void* ids;
-  /// Whether ids are int64; otherwise they are int32.
+  /// Whether ids are int64. Otherwise, they are int32.
   bool are_long;
   int64_t num_ids;
   int64_t num_rows;

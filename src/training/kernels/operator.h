@@ -75,7 +75,7 @@ void widen_together(at::Tensor& first, Tensors&... others) {
   (widen(others), ...);
 }
 
-/// The result of a backward. Throws if it is differentiated.
+/// The result of a backward pass. Throws if it is differentiated.
 class OnceDifferentiable final
     : public torch::autograd::Function<OnceDifferentiable> {
  public:

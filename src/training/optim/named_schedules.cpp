@@ -237,7 +237,7 @@ void check_polynomial(const SchedulerOptions& options) {
   check(
       "polynomial",
       *options.num_training_steps > options.num_warmup_steps,
-      "needs more num_training_steps than num_warmup_steps");
+      "needs num_training_steps above num_warmup_steps");
 }
 
 struct Named {

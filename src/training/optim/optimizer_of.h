@@ -13,7 +13,8 @@
 
 namespace accelerate::optim {
 
-/// Throws `UsageError` naming the optimizer and the option unless `is_right`.
+/// Throws a `UsageError` that names the optimizer and the option unless
+/// `is_right`.
 void check_option(
     bool is_right,
     const char* optimizer,

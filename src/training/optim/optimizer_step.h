@@ -41,16 +41,16 @@ class ACCELERATE_INTERNAL OptimizerAdapter {
   /// Trains other tensors from then on, in the same groups. Throws `UsageError`
   /// if the optimizer already has state for a replaced one.
   virtual void replace(const std::vector<Replacement>& replacements) = 0;
-  /// Why the optimizer cannot train a slice of a parameter like the whole;
-  /// empty if it works element by element.
+  /// Why the optimizer cannot train slices of parameters as it trains whole
+  /// parameters. Empty if it works element by element.
   virtual std::string why_no_slices() const { return {}; }
   /// Whether `step` accepts tensors on the device instead of host scalars.
   virtual bool takes_scalars() const { return false; }
   /// Whether `step` writes `StepScalars::copies`.
   virtual bool takes_copies() const { return false; }
-  /// Prepares recording of `step`. Returns why this is not possible; empty if
-  /// it is. From then on, all values that change between steps must be on the
-  /// device.
+  /// Prepares to record `step`. Returns why this is not possible, or an empty
+  /// string if it is. From then on, all values that change between steps must
+  /// be on the device.
   virtual std::string prepare_capture() {
     return "the optimizer is not AdamW, Adam or SGD from accelerate::optim";
   }
@@ -90,7 +90,7 @@ class ACCELERATE_INTERNAL OptimizerAdapter {
 
 class OptimizerStep;
 
-/// Is called around every update of the weights.
+/// Called around every update of the weights.
 class UpdateObserver {
  public:
   virtual ~UpdateObserver() = default;
@@ -121,7 +121,7 @@ class ACCELERATE_INTERNAL OptimizerStep : public Stateful, public SliceHolder {
       const NamedParameters& parameters);
 
   /// Sets a function to call before a step if groups were added since the last
-  /// `wire`; may be empty.
+  /// `wire`. It may be empty.
   void on_new_groups(std::function<void()> wire) { wire_ = std::move(wire); }
   /// `observer` may be null.
   void observe_updates(std::shared_ptr<UpdateObserver> observer) {
@@ -138,8 +138,8 @@ class ACCELERATE_INTERNAL OptimizerStep : public Stateful, public SliceHolder {
   void zero_grad(Zeroing how = Zeroing::kDrop);
   /// Does nothing during gradient accumulation.
   void unscale();
-  /// Called before a backward: returns unscaled gradients that still exist.
-  /// Gradients that no step has used are then treated as scaled again.
+  /// Called before a backward pass: returns unscaled gradients that still
+  /// exist. Gradients that no step has used are then treated as scaled again.
   std::vector<at::Tensor> take_unscaled();
 
   /// Whether the latest `step` updated the weights. False after the start of a
@@ -167,10 +167,10 @@ class ACCELERATE_INTERNAL OptimizerStep : public Stateful, public SliceHolder {
   /// recorded steps read.
   void write_learning_rates(c10::Device device);
   /// Whether the current step was made. `set_done` also stores the flag by
-  /// which the device has skipped it; undefined if there is no flag. Replays
+  /// which the device has skipped it. Undefined if there is no flag. Replays
   /// call it.
   bool is_done() const { return is_done_; }
-  /// The index in `StepState::UpdateCounts`; empty if all gradients stay on
+  /// The index in `StepState::UpdateCounts`. Empty if all gradients stay on
   /// this process.
   std::optional<size_t> index() const { return index_; }
   /// Whether it still has synchronised gradients, because `zero_grad` was not
@@ -209,7 +209,7 @@ class ACCELERATE_INTERNAL OptimizerStep : public Stateful, public SliceHolder {
     std::vector<at::Tensor> trained;
   };
 
-  /// Throws `UsageError` if the backward of a model failed.
+  /// Throws `UsageError` if the backward pass of a model failed.
   void check_gradients() const;
   /// Connects the engines of parameters in groups that were added.
   void follow_groups();
@@ -230,7 +230,7 @@ class ACCELERATE_INTERNAL OptimizerStep : public Stateful, public SliceHolder {
   std::weak_ptr<StateRegistry> registry_;
   bool has_scheduler_ = false;
   /// The learning rates when user code obtained the optimizer, or those loaded
-  /// since; empty if it never did.
+  /// since. Empty if it never did.
   std::vector<double> rates_when_shared_;
   std::vector<EngineParameters> owned_;
   /// The engines in `owned_`, each once.
@@ -257,14 +257,15 @@ class ACCELERATE_INTERNAL OptimizerStep : public Stateful, public SliceHolder {
   /// cleared.
   bool are_used_ = false;
   bool are_dropped_ = false;
-  /// Whether the latest step had an overflow: nonzero if it had; undefined if
+  /// Whether the latest step had an overflow: nonzero if it had. Undefined if
   /// unknown.
   mutable at::Tensor overflow_;
   mutable bool was_skipped_ = false;
 };
 
-/// Call this before a backward. Grows or shrinks the scale if steps have used
-/// gradients. Unscaled gradients that the backward adds to are scaled again.
+/// Call this before a backward pass. Grows or shrinks the scale if steps have
+/// used gradients. Unscaled gradients that the backward pass adds to are scaled
+/// again.
 ACCELERATE_INTERNAL void move_scale(
     GradScaler& scaler,
     const std::vector<std::shared_ptr<OptimizerStep>>& optimizers);

@@ -151,7 +151,7 @@ Scheduler::Scheduler(
   if (state_->base_lrs.empty()) {
     throw UsageError(
         "[Scheduler] The optimizer has no parameter groups, so there is no "
-        "learning rate to set. Give it parameters first");
+        "learning rate to set. Add a parameter group first");
   }
   Rates rates = state_->rates();
   state_->rule->start(rates);

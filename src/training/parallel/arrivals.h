@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tracks which gradients a backward has computed.
+// Tracks which gradients a backward pass has computed.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,7 +27,7 @@ class Arrivals {
   Arrivals& operator=(const Arrivals&) = delete;
 
   int64_t num_arrived() const;
-  /// The training thread calls this at the start of a backward. When every
+  /// The training thread calls this at the start of a backward pass. When every
   /// parameter has a gradient, the arrival of the last one is reported to the
   /// clock of the rank's steps. Returns `num_arrived()`.
   int64_t begin_backward();
@@ -35,7 +35,7 @@ class Arrivals {
   /// index, which happens when its data is set. Its gradients are then not
   /// counted.
   bool is_hooked(size_t index, const at::Tensor& parameter) const;
-  /// Whether the count is valid. False if a compiled backward runs without
+  /// Whether the count is valid. False if a compiled backward pass runs without
   /// hooks.
   bool is_known() const;
 
@@ -43,7 +43,8 @@ class Arrivals {
   struct Counts;
   struct HookedAccumulator;
   std::shared_ptr<Counts> counts_;
-  /// Keeps the accumulators alive, otherwise torch would create new ones.
+  /// Keeps the accumulators alive, because torch would otherwise create new
+  /// ones.
   std::vector<HookedAccumulator> hooked_;
 };
 

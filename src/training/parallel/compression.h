@@ -28,9 +28,9 @@ struct CompressionState {
 
 /// One kind of compression.
 struct CompressionHook {
-  /// The hook for a c10d Reducer; null if gradients are not compressed.
+  /// The hook for a c10d Reducer. Null if gradients are not compressed.
   std::unique_ptr<c10d::CommHookInterface> hook;
-  /// State kept between steps; null if there is none.
+  /// State kept between steps. Null if there is none.
   std::shared_ptr<Stateful> memory;
 };
 

@@ -16,9 +16,9 @@
 
 namespace accelerate {
 
-/// The engine of one prepared model. Other code uses layers only through it;
-/// `layers.h` documents the callbacks. Without layers, it trains on a single
-/// device. A callback costs nothing if no layer has it.
+/// The engine of one prepared model. Other code uses layers only through the
+/// engine. `layers.h` documents the callbacks. Without layers, it trains on a
+/// single device. A callback costs nothing if no layer has it.
 class ACCELERATE_INTERNAL ParallelEngine final
     : public Stateful,
       public std::enable_shared_from_this<ParallelEngine> {
@@ -32,7 +32,7 @@ class ACCELERATE_INTERNAL ParallelEngine final
   void place_parameters();
 
   /// Whether gradients are never synchronised and no layer needs callbacks
-  /// around backwards and steps.
+  /// around backward passes and steps.
   bool is_local() const { return backward_.empty() && update_.empty(); }
   /// Whether a layer synchronises gradients.
   bool exchanges() const { return exchange_ != nullptr; }
@@ -67,8 +67,9 @@ class ACCELERATE_INTERNAL ParallelEngine final
     has_unsynchronised_ = has_unsynchronised_ || (exchanges() && sync());
     last_to_first<&BackwardLayer::abandon_backward>(backward_);
   }
-  /// Whether the backward that should have synchronised the gradients failed,
-  /// and the gradients were neither cleared nor synchronised since then.
+  /// Whether the backward pass that should have synchronised the gradients
+  /// failed, and the gradients were neither cleared nor synchronised since
+  /// then.
   bool has_unsynchronised() const { return has_unsynchronised_; }
   void await_another_backward();
   GradientArrival arrival() const;
@@ -131,7 +132,7 @@ class ACCELERATE_INTERNAL ParallelEngine final
   /// rank of `mesh()`. Its gradient has the same layout at the end of an
   /// accumulation cycle.
   const TensorLayout& tensor_layout(const at::Tensor& parameter) const;
-  /// The pieces of this rank; empty if every rank has the whole tensor.
+  /// The pieces of this rank. Empty if every rank has the whole tensor.
   const std::optional<TensorPieces>& pieces(const at::Tensor& parameter) const;
   /// Whether ranks train different elements of any parameter.
   bool is_divided() const;
@@ -157,7 +158,7 @@ class ACCELERATE_INTERNAL ParallelEngine final
   /// time. Collective if there are slices.
   using TakeWhole = StateLayer::TakeWhole;
   void visit_whole_parameters(bool keep, const TakeWhole& take);
-  /// All whole parameters in the order of the model; empty if
+  /// All whole parameters in the order of the model. Empty if
   /// `visit_parameters` passed none.
   std::vector<at::Tensor> whole_parameters(bool keep);
   StateDict state_dict() const override;

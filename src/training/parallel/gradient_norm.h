@@ -15,10 +15,10 @@ class ProcessGroup;
 /// Gradients in the form in which this rank has them.
 struct HeldGradients {
   /// The ranks that together have every element of these gradients once, as
-  /// `Mesh::groups` returns them; empty if this rank has all elements.
+  /// `Mesh::groups` returns them. Empty if this rank has all elements.
   std::vector<const ProcessGroup*> ranks = {};
   std::vector<at::Tensor> gradients = {};
-  /// The engine that keeps all of these gradients for the step; null if they
+  /// The engine that keeps all of these gradients for the step. Null if they
   /// are modified in place.
   ParallelEngine* keeper = nullptr;
   /// The device and dtype of the norm that `ranks` reduce. All ranks must use
@@ -27,8 +27,8 @@ struct HeldGradients {
 };
 
 /// Scales all gradients by the same factor so that their norm is at most
-/// `max_norm`. Returns the previous norm as a tensor; the device may still be
-/// computing it. Collective over the `ranks` of each entry, in order.
+/// `max_norm`. Returns the previous norm as a tensor, which the device may
+/// still be computing. Collective over the `ranks` of each entry, in order.
 at::Tensor clip_gradient_norm(
     const std::vector<HeldGradients>& held,
     double max_norm,

@@ -20,7 +20,8 @@ enum class JoinEvent : int64_t { kForward, kBackward, kReduction };
 /// The next action of all training ranks.
 struct JoinAnnouncement {
   JoinEvent event = JoinEvent::kForward;
-  /// The index of the guard's model; for a reduction, the number of elements.
+  /// The index of the guard's model or, for a reduction, the number of
+  /// elements.
   int64_t model = 0;
   /// Whether a graph is recorded, and whether gradients are synchronised.
   bool records = false;
@@ -53,7 +54,7 @@ class JoinChannel {
     return unfinished_of_ranks_;
   }
 
-  /// The rank whose parameters all ranks receive at the end; empty if no rank
+  /// The rank whose parameters all ranks receive at the end. Empty if no rank
   /// had a batch.
   std::optional<int> last_trained() const { return last_trained_; }
   /// The number by which synchronised gradients are divided.

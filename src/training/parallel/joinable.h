@@ -13,8 +13,8 @@ struct JoinAnnouncement;
 /// The interface of an engine that a `JoinGuard` uses.
 class Joinable {
  public:
-  /// Until `end_join`, announces forwards and backwards on `channel` under the
-  /// model number `index`.
+  /// Until `end_join`, announces forward and backward passes on `channel` under
+  /// the model number `index`.
   virtual void begin_join(
       std::shared_ptr<JoinChannel> channel,
       int64_t index) = 0;

@@ -61,7 +61,7 @@ std::deque<LayerRow>& table() {
        .serves = MeshDimension::kTensor,
        .excludes = {kOwn},
        .why_not_to_capture = [](const EngineOptions&) -> std::string {
-         return "tensor-parallel ranks communicate inside of a forward, which "
+         return "tensor-parallel ranks communicate in the forward pass, which "
                 "cannot be recorded";
        }},
       {.name = "master_weights",

@@ -46,7 +46,7 @@ struct LayerRow {
   /// The name in messages.
   std::string name;
   bool (*applies)(const EngineOptions& options) = nullptr;
-  /// Creates the layer of one model; null if this model does not need it.
+  /// Creates the layer of one model. Null if this model does not need it.
   /// Collective if the layer communicates. Throws `MismatchError` if models
   /// differ between ranks, and names the rank that differs.
   std::unique_ptr<Layer> (*make)(
@@ -62,7 +62,7 @@ struct LayerRow {
   void (*check)(const EngineOptions& options) = nullptr;
   /// Whether the layer moves parameters to the device itself, shard by shard.
   bool (*shards_parameters)(const EngineOptions& options) = nullptr;
-  /// Why no step can be recorded, regardless of the model; empty if some steps
+  /// Why no step can be recorded, regardless of the model. Empty if some steps
   /// can.
   std::string (*why_not_to_capture)(const EngineOptions& options) = nullptr;
   /// Whether a checkpoint without this layer's state cannot be loaded.
@@ -82,7 +82,7 @@ class ACCELERATE_INTERNAL EnginePlan {
   /// Throws `ConfigError` if layers cannot be combined, or options are invalid.
   explicit EnginePlan(EngineOptions options);
 
-  /// Creates the engine of one model; see `LayerRow::make`.
+  /// Creates the engine of one model. See `LayerRow::make`.
   std::shared_ptr<ParallelEngine> make(EngineArguments arguments) const;
   /// The dtype of trained models' weights, if they have master weights.
   std::optional<at::ScalarType> weights() const;

@@ -23,11 +23,11 @@ namespace accelerate {
 class Joinable;
 class ParallelEngine;
 
-/// What happened to a model's gradients in a backward.
+/// What happened to a model's gradients in a backward pass.
 enum class GradientArrival {
   /// Unknown, because no layer checks.
   kUnknown,
-  /// The backward computed no gradients.
+  /// The backward pass computed no gradients.
   kNone,
   /// The gradients were synchronised, or will be at the end of the
   /// accumulation.
@@ -39,7 +39,7 @@ enum class GradientArrival {
 
 /// How gradients are cleared after use.
 enum class Zeroing {
-  /// Drop the gradients. The next backward creates new ones.
+  /// Drop the gradients. The next backward pass creates new ones.
   kDrop,
   /// Fill the gradients with zeros in place, for captured steps.
   kFill,
@@ -77,12 +77,12 @@ struct EngineArguments {
 /// to the last layer, `after_` and `abandon_` callbacks from the last to the
 /// first. If the code between the two callbacks throws, `abandon_` is called
 /// instead of `after_`, and the next call starts from a clean state. Gradients
-/// are kept: those of earlier backwards and, as in torch, those that had
+/// are kept: those of earlier backward passes and, as in torch, those that had
 /// arrived before the error.
 ///
 /// `parameter` is a tensor of the `ParameterSet` that the layer was created
 /// for, or the tensor that is trained in its place. The training thread calls
-/// layers; autograd's threads call the layer's own hooks.
+/// layers. Autograd's threads call the layer's own hooks.
 class ACCELERATE_INTERNAL Layer {
  public:
   Layer() = default;
@@ -95,7 +95,8 @@ class ACCELERATE_INTERNAL ForwardLayer : public virtual Layer {
  public:
   /// Whether the engine cannot train the model in its current state, because
   /// all parameters were frozen when it was created and some are trainable
-  /// again. The next forward that records a graph then creates another engine.
+  /// again. The next forward pass that records a graph then creates another
+  /// engine.
   virtual bool is_outdated() const { return false; }
   virtual void before_forward() {}
   /// Whether `after_forward` needs the output of this step.
@@ -104,14 +105,14 @@ class ACCELERATE_INTERNAL ForwardLayer : public virtual Layer {
   /// them. The layer may replace them.
   virtual void after_forward(std::span<at::Tensor* const> /*outputs*/) {}
   virtual void abandon_forward() {}
-  /// Called when the model's buffers were replaced by other tensors.
+  /// Called when the model's buffers were replaced with other tensors.
   virtual void set_buffers(
       const std::vector<std::string>& /*names*/,
       const std::vector<at::Tensor>& /*buffers*/) {}
 };
 
-/// A layer that is called around every backward of the run, even one that does
-/// not reach this model.
+/// A layer that is called around every backward pass of the run, even one that
+/// does not reach this model.
 class ACCELERATE_INTERNAL BackwardLayer : public virtual Layer {
  public:
   virtual void before_backward() {}
@@ -125,12 +126,12 @@ class ACCELERATE_INTERNAL ExchangeLayer : public BackwardLayer {
   /// While false, backward accumulates gradients locally and sends nothing.
   virtual void set_sync(bool sync) = 0;
   virtual bool sync() const = 0;
-  /// Makes the next backward average all gradients, even if the forward ran
-  /// while `sync` was false.
+  /// Makes the next backward pass average all gradients, even if the forward
+  /// pass ran while `sync` was false.
   virtual void sync_next_backward() = 0;
-  /// Called if the graph of the next backward is retained for another one.
+  /// Called if the graph of the next backward pass is retained for another one.
   virtual void await_another_backward() {}
-  /// The arrival of gradients in the latest backward.
+  /// The arrival of gradients in the latest backward pass.
   virtual GradientArrival arrival() const { return GradientArrival::kUnknown; }
   /// Called after state was loaded: `parameter.grad()` is this rank's share of
   /// an accumulation, or undefined.
@@ -159,8 +160,8 @@ class ACCELERATE_INTERNAL GradientLayer : public virtual Layer {
       const at::Tensor& parameter) const {
     return gradient(parameter);
   }
-  /// Loads such a value; clears the gradient if it is undefined. Returns false
-  /// if the caller must store the value in `parameter.grad()`.
+  /// Loads such a value, or clears the gradient if the value is undefined.
+  /// Returns false if the caller must store the value in `parameter.grad()`.
   virtual bool load_gradient(
       const at::Tensor& /*parameter*/,
       const StateValue& /*value*/) {
@@ -184,7 +185,7 @@ class ACCELERATE_INTERNAL UpdateLayer : public virtual Layer {
  public:
   virtual void before_step() {}
   /// Called before an update that is not skipped. Returns the trained tensors
-  /// and the reduced-precision weights that the model computes with; null if
+  /// and the reduced-precision weights that the model computes with. Null if
   /// there are none. If the optimizer `takes` them, it writes both, and its
   /// gradients may have the weights' dtype and a factor that it must apply.
   /// Otherwise its gradients belong to the trained tensors.
@@ -223,19 +224,19 @@ class ACCELERATE_INTERNAL PlacementLayer : public virtual Layer {
 /// recorded at any time.
 class ACCELERATE_INTERNAL CaptureLayer : public virtual Layer {
  public:
-  /// Why no step of the model can be recorded; empty if some steps can.
+  /// Why no step of the model can be recorded. Empty if some steps can.
   virtual std::string why_not_to_record() const { return {}; }
   /// Prepares for recording steps on `StreamRole::kRecording`, which is the
   /// current stream. Not a collective, but it may change later ones, so all
   /// ranks call it at the same point.
   virtual void prepare_recording() {}
   /// Whether a step may be recorded or replayed now. The layer's tensors must
-  /// have their final addresses, and no work may wait for a backward.
+  /// have their final addresses, and no work may wait for a backward pass.
   virtual bool is_recordable() const { return true; }
   /// A number that changes when tensors of recorded steps become invalid.
   virtual size_t num_layouts() const { return 0; }
-  /// Whether the next forward starts with a collective of this layer. This
-  /// depends on earlier forwards. A replay leaves the same value as the
+  /// Whether the next forward pass starts with a collective of this layer. This
+  /// depends on earlier forward passes. A replay leaves the same value as the
   /// recorded step.
   virtual bool shares_buffers_next() const { return false; }
   virtual void set_shares_buffers_next(bool /*shares*/) {}
@@ -250,7 +251,7 @@ class ACCELERATE_INTERNAL StateLayer : public virtual Layer {
   using TakeWhole = std::function<void(size_t index, const at::Tensor& value)>;
 
   /// The current value of a parameter whose slices ranks train, if this rank
-  /// has all of it; otherwise undefined.
+  /// has all of it. Otherwise, undefined.
   virtual at::Tensor whole_value(const at::Tensor& /*parameter*/) const {
     return {};
   }
@@ -259,7 +260,7 @@ class ACCELERATE_INTERNAL StateLayer : public virtual Layer {
   virtual void before_load() {}
   /// Called when the tensor trained for the parameter has a loaded value:
   /// updates the weights that the model computes with. `whole` is the value of
-  /// the parameter; undefined if this rank received only its slice.
+  /// the parameter, or undefined if this rank received only its slice.
   virtual void take_loaded(
       const at::Tensor& /*parameter*/,
       const at::Tensor& /*whole*/) {}

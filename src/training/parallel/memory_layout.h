@@ -16,8 +16,8 @@
 namespace accelerate {
 
 /// The only owner of memory for parameters and gradients. Engines decide which
-/// parameters belong together; this class decides where they are stored. Copies
-/// share no memory.
+/// parameters belong together, and this class decides where they are stored.
+/// Copies share no memory.
 class ACCELERATE_INTERNAL MemoryLayout {
  public:
   /// Parameters that are stored, sent or gathered together.

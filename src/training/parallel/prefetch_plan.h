@@ -16,7 +16,7 @@ class ACCELERATE_INTERNAL PrefetchPlan {
   void begin();
   /// Records a use. Returns false if `unit` was also the last one used.
   bool use(size_t unit);
-  /// The next units to be used, nearest first, at most `count`; empty if this
+  /// The next units to be used, nearest first, at most `count`. Empty if this
   /// pass differs from the previous one.
   std::vector<size_t> coming(size_t count) const;
   /// The last units used, latest first, at most `count`.

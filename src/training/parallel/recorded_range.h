@@ -17,7 +17,7 @@ inline constexpr std::array<const char*, 3> kRecordedRanges = {
     kRecordedBackward,
     kRecordedOptimizer};
 
-/// A profiler range during its lifetime; null if no profiler is active. `name`
+/// A profiler range during its lifetime. Null if no profiler is active. `name`
 /// must be a string literal.
 inline std::unique_ptr<at::RecordFunction> record_range(const char* name) {
   auto listeners = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE);

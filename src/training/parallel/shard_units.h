@@ -11,7 +11,7 @@
 namespace accelerate {
 
 struct ShardUnitPlan {
-  /// The prefix of the parameters' names; empty for parameters without a match.
+  /// The prefix of the parameters' names. Empty for parameters without a match.
   std::string prefix;
   /// Indices into the lists of the model. All members have one dtype and
   /// device, and are all trained or all frozen.

@@ -24,7 +24,7 @@ namespace accelerate {
 /// Parameters that are stored and sent together: a shard unit.
 struct ShardUnit {
   size_t index = 0;
-  /// In messages: "unit 'layers.0'".
+  /// The name in messages, such as "unit 'layers.0'".
   std::string name;
   /// The indices of its parameters in `ShardedModel::model()`, and their
   /// offsets in the flat tensor.
@@ -79,7 +79,7 @@ class ShardedModel {
   ShardedModel(const ShardedModel&) = delete;
   ShardedModel& operator=(const ShardedModel&) = delete;
 
-  /// Adds the next unit; returns false if there is none left. If every rank can
+  /// Adds the next unit. Returns false if there is none left. If every rank can
   /// read its own shard from the files, it does so. Otherwise rank 0 broadcasts
   /// its values. Collective. With stage 3, parameters keep their memory until
   /// `UnitGathers` releases it.

@@ -11,7 +11,7 @@
 
 namespace accelerate {
 
-/// The description that ranks compare before a forward that communicates.
+/// The description that ranks compare before a forward pass that communicates.
 inline constexpr const char* kForward = "the forward pass of a prepared model";
 inline constexpr const char* kRefrozenForward =
     "the forward pass of a prepared model after freezing or unfreezing "
@@ -26,7 +26,7 @@ bool is_trained(const ParameterSet& model);
 /// The names of the parameters that require a gradient, one line each.
 std::string trained_names(const ParameterSet& model);
 
-/// The buffers of a model. A forward may replace them on its own rank.
+/// The buffers of a model. A forward pass may replace them on its own rank.
 class SharedBuffers {
  public:
   explicit SharedBuffers(const ParameterSet& model);
@@ -35,8 +35,9 @@ class SharedBuffers {
       const std::vector<std::string>& names,
       const std::vector<at::Tensor>& tensors);
   const std::vector<at::Tensor>& tensors() const { return tensors_; }
-  /// `operation`, with a description of the buffers whose shapes differ from
-  /// those shared last. So only ranks with matching buffers agree on it.
+  /// Returns `operation` with a description of the buffers whose shapes differ
+  /// from those that were shared last. Only ranks with matching buffers
+  /// therefore agree on it.
   std::string name(const std::string& operation) const;
   /// Whether ranks must agree before they share buffers.
   bool is_shared() const { return !tensors_.empty() || are_other_; }

@@ -2,9 +2,9 @@
 // The ranks that divide the layers of a model (tensor parallelism), and the
 // operators of divided layers.
 //
-// A parameter is divided in place, so a module remains the same. Its forward
-// finds out from the parameter. Shapes: B batch, T tokens, C channels, V
-// vocabulary, N rows.
+// A parameter is divided in place, so its module remains the same object. The
+// module's `forward` learns from the parameter that it is divided. Shapes: B
+// batch, T tokens, C channels, V vocabulary, N rows.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,8 +28,8 @@ class ACCELERATE_INTERNAL TensorRanks {
 
   const ProcessGroup& group() const { return group_; }
 
-  /// `x` for a layer with divided outputs. Backward sums the gradient over
-  /// ranks. Several layers with the same input share one sum.
+  /// Returns `x` for a layer with divided outputs. The backward pass sums the
+  /// gradient over ranks. Several layers with the same input share one sum.
   at::Tensor enter(const at::Tensor& x);
   /// Forgets the last input. Otherwise its graph would stay alive.
   void forget_input();
@@ -77,8 +77,9 @@ void set_divided(const at::Tensor& parameter, DividedParameter info);
 /// The input of a divided linear layer: see `TensorRanks::enter`. `x` itself if
 /// the layer divides its inputs.
 at::Tensor enter_divided(const DividedParameter& info, const at::Tensor& x);
-/// Its result, without the bias, from this rank's product: the sum if inputs
-/// are divided, all outputs if the plan gathers them.
+/// The result of such a layer, without the bias, from this rank's product. It
+/// is the sum over ranks if inputs are divided, and contains all outputs if the
+/// plan gathers them.
 at::Tensor leave_divided(
     const DividedParameter& info,
     const at::Tensor& product);

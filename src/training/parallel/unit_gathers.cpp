@@ -155,9 +155,9 @@ void UnitGathers::begin_use(Gathered& unit) {
     throw UsageError(str_cat(
         "[shard] The weights of ",
         unit.unit().name,
-        " were read outside the prepared model's forward and "
-        "accelerator.backward(). One rank alone cannot gather them there. Read "
-        "them inside these calls, or save them with save_model() or "
+        " were read outside of the prepared model's forward() and "
+        "accelerator.backward(), where a single rank cannot gather them. Read "
+        "them inside of these calls, or save them with save_model() or "
         "save_state()"));
   }
   before_use_();

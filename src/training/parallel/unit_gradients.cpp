@@ -160,7 +160,8 @@ void UnitGradients::take(size_t index) {
     throw UsageError(str_cat(
         "[backward] The gradient of '",
         model_.model().names[index],
-        "' is sparse, which sharding does not support"));
+        "' is sparse, which sharding does not support. Create its Embedding "
+        "without sparse gradients"));
   }
   const at::NoGradGuard no_grad;
   add(index, come);

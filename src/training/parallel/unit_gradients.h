@@ -33,7 +33,7 @@ class UnitGradients {
   void set_sync(bool sync) { sync_ = sync; }
   bool sync() const { return sync_; }
   void sync_next_backward() { syncs_next_ = true; }
-  /// Whether the current backward reduces gradients.
+  /// Whether the current backward pass reduces gradients.
   bool syncs() const { return sync_ || syncs_next_; }
 
   void before_backward();

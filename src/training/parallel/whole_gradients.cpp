@@ -60,7 +60,8 @@ void WholeGradients::after_backward(bool syncs) {
       throw UsageError(str_cat(
           "[backward] The gradient of '",
           parameters_.names[i],
-          "' is sparse, which sharding does not support"));
+          "' is sparse, which sharding does not support. Create its "
+          "Embedding without sparse gradients"));
     }
     gradients.push_back(gradient);
   }

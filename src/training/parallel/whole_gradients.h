@@ -11,8 +11,8 @@
 
 namespace accelerate {
 
-/// Averages the gradients of these parameters after a backward. The parameters
-/// start with rank 0's values.
+/// Averages the gradients of these parameters after a backward pass. The
+/// parameters start with rank 0's values.
 class WholeGradients {
  public:
   WholeGradients(const ProcessGroup& group, ParameterSet parameters);
@@ -22,7 +22,7 @@ class WholeGradients {
   void before_backward();
   /// Collective if `syncs`.
   void after_backward(bool syncs);
-  /// Whether the latest backward has computed any of these gradients.
+  /// Whether the latest backward pass has computed any of these gradients.
   bool has_arrived() const;
 
  private:

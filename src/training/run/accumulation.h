@@ -60,7 +60,8 @@ class ACCELERATE_INTERNAL Accumulation : public Stateful {
       StepReductions& reductions,
       bool is_alone);
 
-  /// Records backwards of unweighted losses that did not go through `weigh`.
+  /// Records backward passes of unweighted losses that did not go through
+  /// `weigh`.
   void note_backwards(int64_t count, bool ends);
 
   /// The number of micro-batches in incomplete accumulations of these engines'

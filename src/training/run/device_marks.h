@@ -10,7 +10,7 @@
 
 namespace accelerate {
 
-/// Events on the calling thread's current stream; null if the device has no
+/// Events on the calling thread's current stream. Null if the device has no
 /// events with timing. Waits for the device once, for the first event.
 std::unique_ptr<DeviceMarks> make_device_marks(c10::Device device);
 

@@ -17,9 +17,9 @@ class InputWatch {
   explicit InputWatch(bool is_alone) : is_over_(is_alone) {}
 
   bool is_over() const { return is_over_; }
-  /// Adds an input of a forward in training to the hash.
+  /// Adds an input of a forward pass in training to the hash.
   void note(const at::Tensor& input);
-  /// The hash of the inputs since the last call; 0 if there were none.
+  /// The hash of the inputs since the last call. 0 if there were none.
   int64_t take();
   /// Compares the results of `take` on all ranks.
   void compare(std::span<const int64_t> hashes);

@@ -47,7 +47,7 @@ struct ACCELERATE_INTERNAL ModelContext : Stateful, SliceHolder {
   bool is_said_to_stay = false;
   /// Set under `accelerate verify`, otherwise null.
   std::shared_ptr<VerifiedSteps> verified;
-  /// Creates another engine if this one is outdated; may be empty.
+  /// Creates another engine if this one is outdated. May be empty.
   std::function<void()> renew;
   /// The index of each tensor of the model, and of each tensor trained in its
   /// place.
@@ -58,13 +58,14 @@ struct ACCELERATE_INTERNAL ModelContext : Stateful, SliceHolder {
   void check_join() const;
   /// Records a tensor that was passed to a forward pass.
   void note_input(const at::Tensor& input) const;
-  /// Called when the model's buffers were replaced by other tensors.
+  /// Called when the model's buffers were replaced with other tensors.
   void set_buffers(
       std::vector<std::string> names,
       std::vector<at::Tensor> buffers);
-  /// Throws `UsageError` naming the first parameter that was added, removed or
-  /// changed since the model was prepared. Uses the current buffers from then
-  /// on, because a forward pass may have filled, replaced or removed one.
+  /// Throws a `UsageError` that names the first parameter that was added,
+  /// removed or changed since the model was prepared. Uses the current buffers
+  /// from then on, because a forward pass may have filled, replaced or removed
+  /// one.
   void prepare_again(ParameterSet now);
 
   StateDict state_dict() const override;
@@ -83,7 +84,7 @@ struct ACCELERATE_INTERNAL ModelContext : Stateful, SliceHolder {
     StateValue value;
     bool is_parameter = false;
   };
-  /// Throws `UsageError` naming all mismatches.
+  /// Throws a `UsageError` that names all mismatches.
   std::vector<Matched> match(const StateDict& state) const;
 };
 

@@ -9,7 +9,7 @@ namespace accelerate {
 
 /// Throws `MismatchError` on all ranks if any bit of a parameter differs, and
 /// names the first such parameter. Ignores buffers, because they may differ
-/// between forwards. Collective; no effect on one rank.
+/// between forward passes. Collective. Has no effect on a single rank.
 void check_ranks_equal(const ProcessGroup& group, const ParameterSet& model);
 
 } // namespace accelerate

@@ -47,7 +47,7 @@ class RecordedSteps {
       : context_(context), report_(report) {}
 
   c10::Device device() const { return context_.device(); }
-  /// Why a step of this run with these inputs cannot be recorded; empty if it
+  /// Why a step of this run with these inputs cannot be recorded. Empty if it
   /// can.
   std::string why_not_to_capture(const std::vector<at::Tensor>& inputs = {});
   /// Call this before the first step that may be recorded. Selects the
@@ -65,9 +65,9 @@ class RecordedSteps {
   /// The last part of a recorded step: updates the loss scale, so that a replay
   /// leaves nothing for the next step to do.
   void end_recorded_step();
-  /// Apply the host-side effects of a recorded step. Call `repeat` before a
-  /// replay and the other two around it. The replay directly after a recording
-  /// needs no `repeat`.
+  /// These functions apply the host-side effects of a recorded step. Call
+  /// `repeat` before a replay and the other two around it. The replay directly
+  /// after a recording needs no `repeat`.
   void repeat(const StepRecording& recording);
   void begin_replay(const StepRecording& recording);
   void end_replay(const StepRecording& recording);

@@ -479,7 +479,7 @@ std::vector<std::string> RunCheckpoints::add_own_shard(
         checkpoint.folder().string(),
         "' is incomplete: the data of rank ",
         context_.topology().rank,
-        " is missing. Is the folder visible on all machines?"));
+        " is missing. Check that every machine can read the folder"));
   }
   reader.fit({}, slice_needs(), states);
   reader.finish(states);

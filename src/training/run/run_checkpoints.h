@@ -46,11 +46,11 @@ class ACCELERATE_INTERNAL RunCheckpoints {
       std::set<std::string> files = {};
     };
     /// Called before anything is written, with the folder that will become the
-    /// checkpoint; may write files there.
+    /// checkpoint. It may write files there.
     std::function<Extra(const std::filesystem::path& folder)> extra = {};
-    /// Fail on all ranks if one rank fails; collective. Otherwise ranks do not
-    /// wait for each other: the checkpoint is complete when the main process
-    /// has written its state, and other ranks add theirs.
+    /// Fail on all ranks if one rank fails. Saving is then a collective.
+    /// Otherwise, ranks do not wait for each other: the checkpoint is complete
+    /// when the main process has written its state, and other ranks add theirs.
     bool is_of_all = false;
     /// Return when everything is copied to separate host memory, and write the
     /// files in the background.
@@ -71,7 +71,7 @@ class ACCELERATE_INTERNAL RunCheckpoints {
   /// this before looking for a checkpoint if ranks save without waiting for
   /// each other. Collective.
   void wait_for_saves_of_all() const;
-  /// The name of the saving job; the same on all ranks.
+  /// The name of the saving job. It is the same on all ranks.
   const std::string& job() const { return job_; }
   /// Combines errors of ranks (null: none) while they prepare to load, like
   /// `fail_together`.
@@ -91,13 +91,13 @@ class ACCELERATE_INTERNAL RunCheckpoints {
   /// `complain` for newer ones that are damaged. Checks on this rank only.
   std::optional<std::filesystem::path> latest_intact_on_this_rank(
       const Complain& complain = {}) const;
-  /// The newest checkpoint in `parent` that is intact on every rank; the same
-  /// path on all ranks. Collective.
+  /// The newest checkpoint in `parent` that is intact on every rank. The path
+  /// is the same on all ranks. Collective.
   std::optional<std::filesystem::path> latest_intact_on_all_ranks(
       const std::filesystem::path& parent,
       const Complain& complain) const;
-  /// See `Accelerator`. `order` is the order of tensors in the files; by name
-  /// if it is empty.
+  /// See `Accelerator`. `order` is the order of tensors in the files. If it is
+  /// empty, tensors are ordered by name.
   void save_model(
       const ModelContext& model,
       const std::filesystem::path& folder,
@@ -112,8 +112,8 @@ class ACCELERATE_INTERNAL RunCheckpoints {
       const std::filesystem::path& folder,
       const Complain& complain) const;
 
-  /// Call this after the last save. Waits for saves and throws like
-  /// `wait_for_save`.
+  /// Call this after the last save. Waits for saves and throws the same errors
+  /// as `wait_for_save`.
   void shut_down();
 
  private:
@@ -153,7 +153,7 @@ class ACCELERATE_INTERNAL RunCheckpoints {
   StateReader::Needs slice_needs() const;
 
   const RunContext& context_;
-  /// The same on all ranks; see `job_name.h`.
+  /// The same on all ranks. See `job_name.h`.
   std::string job_;
   std::shared_ptr<HostCopies> host_copies_;
   std::optional<ProcessGroup> saving_group_;

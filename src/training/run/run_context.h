@@ -35,7 +35,8 @@ struct RunContext {
   bool debug() const { return assembly.debug; }
   std::vector<std::shared_ptr<OptimizerStep>> living_optimizers() const;
   std::vector<std::shared_ptr<ModelContext>> living_models() const;
-  /// Whether a backward at this point synchronises the gradients of any model.
+  /// Whether a backward pass at this point synchronises the gradients of any
+  /// model.
   bool sends_gradients() const;
   /// Updates the loss scale after the last steps, and rescales gradients that
   /// remain.

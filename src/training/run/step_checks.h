@@ -22,9 +22,9 @@ class StepChecks {
   /// Warns. With `debug`, throws instead.
   void warn(const std::string& what) const;
   /// Checks that all ranks have the same weights. With `debug`, it runs once in
-  /// many backwards. Collective.
+  /// many backward passes. Collective.
   void check_weights() const;
-  /// Checks that the gradients of the latest backward were synchronised.
+  /// Checks that the gradients of the latest backward pass were synchronised.
   void check_arrivals();
   void watch_loss(const at::Tensor& loss);
   void watch_for_optimizers();
@@ -37,7 +37,7 @@ class StepChecks {
   /// Whether an optimizer's parameter that belongs to no model was reported.
   bool is_unowned_said_ = false;
   LossWatch loss_watch_;
-  /// The number of backwards that synchronised gradients.
+  /// The number of backward passes that synchronised gradients.
   int64_t num_synchronised_ = 0;
 };
 

@@ -36,7 +36,7 @@ struct StepNotes {
 /// How messages name the optimizers of an Accelerator.
 struct OptimizerNumbers {
   int count = 0;
-  /// By `OptimizerStep::index`; 0 for optimizers of other Accelerators.
+  /// By `OptimizerStep::index`. 0 for optimizers of other Accelerators.
   std::array<int, StepState::UpdateCounts::kMostOptimizers> of_index = {};
 };
 

@@ -30,7 +30,7 @@ class ACCELERATE_INTERNAL StepReport {
   /// the run ends: see `RankJournal`.
   void keep_journal(const std::filesystem::path& folder);
   void end_journal();
-  /// Called during a step; writes a line of the journal if one is due.
+  /// Called during a step. Writes a line of the journal if one is due.
   void note_step();
 
  private:

@@ -24,8 +24,8 @@ namespace accelerate {
 
 class ACCELERATE_INTERNAL TrainingRun {
  public:
-  /// `step_state` may be shared with other runs of this process. Throws like
-  /// `Accelerator`.
+  /// `step_state` may be shared with other runs of this process. Throws the
+  /// same errors as `Accelerator`.
   TrainingRun(
       AcceleratorOptions options,
       const EnvLookup& env,
@@ -40,7 +40,7 @@ class ACCELERATE_INTERNAL TrainingRun {
   const Mesh& mesh() const { return context_.assembly.mesh; }
   c10::Device device() const { return context_.assembly.device; }
   Precision precision() const { return context_.assembly.precision; }
-  /// Whether expensive checks are enabled; see `AcceleratorOptions`.
+  /// Whether expensive checks are enabled. See `AcceleratorOptions`.
   bool debug() const { return context_.assembly.debug; }
   DistributedType distributed_type() const;
   const std::shared_ptr<StepState>& step_state() const {
@@ -56,11 +56,12 @@ class ACCELERATE_INTERNAL TrainingRun {
   RecordedSteps& recorded_steps() { return recorded_steps_; }
   const BatchRows& batch_rows() const { return batch_rows_; }
 
-  /// Preparing has two phases. First all objects of one call are passed, in any
-  /// order; then `wire` connects them. `prepare` may be called several times.
+  /// Preparing has two phases. First, all objects of one call are passed, in
+  /// any order. Then, `wire` connects them. `prepare` may be called several
+  /// times.
   ///
-  /// A model must already be on its device. Its parameters need not be if the
-  /// run `shards_parameters` and the model will be trained. In
+  /// A model must already be on its device. Its parameters may still be
+  /// elsewhere if the run `shards_parameters` and the model will be trained. In
   /// `evaluation_mode` its gradients are never synchronised. Error messages
   /// contain its `type`. Throws `UsageError` on fp16 parameters with fp16.
   std::shared_ptr<ModelContext> prepare_model(
@@ -86,13 +87,13 @@ class ACCELERATE_INTERNAL TrainingRun {
   /// `optimizer`, `scheduler`, `loader`, `scaler`, `generator_cpu`, ...
   const std::shared_ptr<StateRegistry>& state() const { return context_.state; }
 
-  /// Whether any rank was requested to end soon; the same on all ranks.
-  /// Collective.
+  /// Whether any rank was asked to end soon. The result is the same on all
+  /// ranks. Collective.
   bool should_stop() const;
   /// Sets what happens on a loss of a model that was called without its
-  /// context, or a loss that depends on no prepared model. By default this is a
-  /// `UsageError`; otherwise `complain` is called once per model. A single
-  /// process then does not check.
+  /// context, or a loss that depends on no prepared model. By default, this is
+  /// a `UsageError`. If `complain` is set, it is called once per model instead,
+  /// and a single process does not check.
   void on_raw_loss(StepChecks::Complain complain) {
     checks_.set_complain(std::move(complain));
   }
@@ -135,7 +136,7 @@ class ACCELERATE_INTERNAL TrainingRun {
 
   void set_trigger() { trigger_ = true; }
   bool check_trigger();
-  /// Leaves the group, then throws like `wait_for_save`.
+  /// Leaves the group, then throws the same errors as `wait_for_save`.
   void shut_down();
 
  private:

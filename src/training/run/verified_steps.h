@@ -34,8 +34,8 @@ class VerifiedSteps final : public UpdateObserver {
   /// Called after these callbacks, when buffers are synchronised.
   void before_forward(const ModelContext& model);
   void after_forward(const ModelContext& model);
-  /// `is_python`: the Python package itself finds optimizers that were not
-  /// prepared.
+  /// `is_python` means that the Python package itself finds optimizers that
+  /// were not prepared.
   void before_backward(
       const at::Tensor& loss,
       const std::optional<LossWeight>& weight,
@@ -86,7 +86,7 @@ class VerifiedSteps final : public UpdateObserver {
   std::vector<verify::TensorRecord> latest_;
   /// What the reference overwrites during an update.
   std::vector<double> own_rates_;
-  /// The number of backwards at the latest update of each optimizer.
+  /// The number of backward passes at the latest update of each optimizer.
   std::unordered_map<const OptimizerStep*, int64_t> num_backwards_;
 };
 

@@ -2,10 +2,10 @@
 // Tensors without memory that record how they were created.
 //
 // A deferred tensor is a meta tensor with an additional dispatch key, whose
-// storage refers to a tape. The key dispatches operators that create the tensor
-// or write to it, and they are recorded on the tape. When its values are
-// needed, the calls that it depends on run again, in memory. Modules need no
-// changes, and weights copied from a mapped file are read only when they are
+// storage refers to a tape. The key intercepts operators that create the tensor
+// or write to it, and records them on the tape. When the values of the tensor
+// are needed, the calls that it depends on run again, in memory. Modules need
+// no changes, and weights copied from a mapped file are read only when they are
 // needed, and only by the ranks that need them.
 #pragma once
 

@@ -14,7 +14,7 @@
 
 namespace accelerate {
 
-/// The dtype of a file's tensor; empty if torch does not support it.
+/// The dtype of a file's tensor. Empty if torch does not support it.
 std::optional<c10::ScalarType> torch_dtype(safetensors::Dtype dtype);
 
 /// Whether a file can store the tensor: it must be dense, in memory, and of a

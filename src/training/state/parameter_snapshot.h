@@ -17,8 +17,8 @@ class ACCELERATE_INTERNAL ParameterSnapshot {
   ParameterSnapshot() = default;
   explicit ParameterSnapshot(const ParameterSet& model);
 
-  /// Throws `UsageError` naming the first parameter that was added, removed or
-  /// changed; `where` begins the message.
+  /// Throws a `UsageError` that names the first parameter that was added,
+  /// removed or changed; `where` begins the message.
   void check_unchanged(const std::string& where, const ParameterSet& now) const;
 
  private:

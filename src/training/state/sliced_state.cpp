@@ -47,7 +47,8 @@ at::Tensor join_slices(
         assembly.num_missing(),
         " of ",
         num_all,
-        " elements of a sharded tensor are missing"));
+        " elements of a sharded tensor are missing. Pass the slices of all "
+        "ranks"));
   }
   return joined.view(whole);
 }

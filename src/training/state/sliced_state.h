@@ -36,7 +36,7 @@ ACCELERATE_INTERNAL at::Tensor join_slices(
     const std::vector<int64_t>& whole,
     const std::vector<std::pair<TensorPieces, at::Tensor>>& slices);
 
-/// The shape of a tensor, or of the whole tensor of a slice; [-1] for other
+/// The shape of a tensor, or of the whole tensor of a slice. [-1] for other
 /// values.
 std::vector<int64_t> whole_shape(const StateValue& value);
 

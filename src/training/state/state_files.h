@@ -33,8 +33,8 @@ struct SavedObject {
   /// Whether each rank has its own state. Slices of tensors always belong to a
   /// rank.
   bool is_per_rank = false;
-  /// Other names of tensors, mapped to the names they are stored under; written
-  /// into the file for other libraries.
+  /// Other names of tensors, mapped to the names they are stored under. They
+  /// are written into the file for other libraries.
   std::map<std::string, std::string> tied = {};
 };
 
@@ -57,9 +57,9 @@ ACCELERATE_INTERNAL void write_rank_shard(
 class ModelFiles {
  public:
   /// Starts writing with the tensors of the state that are whole. They are
-  /// stored in the given order, which may also contain other names; by name if
-  /// it is empty. Throws `SystemError`, and `UsageError` on an unsupported
-  /// dtype.
+  /// stored in the given order, which may also contain other names. If it is
+  /// empty, they are ordered by name. Throws `SystemError`, and `UsageError` on
+  /// an unsupported dtype.
   ModelFiles(
       const std::filesystem::path& folder,
       const SavedObject& model,
@@ -101,8 +101,8 @@ class ACCELERATE_INTERNAL StateReader {
   /// are in the mapped files and not verified yet. Throws `DataError`.
   StatesByName read(const Manifest& shard);
 
-  /// Returns which elements of an object's tensors are needed (`SliceHolder`);
-  /// empty if the object holds no slices.
+  /// Returns which elements of an object's tensors are needed (`SliceHolder`).
+  /// Empty if the object holds no slices.
   using Needs =
       std::function<std::optional<std::map<std::string, TensorPieces>>(
           const std::string& object,
@@ -121,8 +121,8 @@ class ACCELERATE_INTERNAL StateReader {
 
   /// Verifies every byte that the tensors in `states` come from, then fills the
   /// tensors that `fit` added. Tensors may still be in mapped files, so copy
-  /// them. Throws `DataError` if a file is damaged; do not use any of the
-  /// tensors then.
+  /// them. Throws `DataError` if a file is damaged. In this case, do not use
+  /// any of the tensors.
   void finish(const StatesByName& states);
 
  private:

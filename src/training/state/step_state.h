@@ -21,7 +21,7 @@ struct BatchFacts {
   /// The others are repeats that complete the batch.
   int64_t num_samples = 0;
   int64_t num_real = 0;
-  /// The size of a full batch in this loop; 0 if batch sizes vary.
+  /// The size of a full batch in this loop. 0 if batch sizes vary.
   /// `StepState::open_feed` sets it.
   int64_t full_size = 0;
 
@@ -46,8 +46,8 @@ struct BatchFacts {
   }
 };
 
-/// The state of the current step: its batch, its forwards and backwards, and
-/// its updates. Not thread-safe; only the training thread uses it.
+/// The state of the current step: its batch, its forward and backward passes,
+/// and its updates. Not thread-safe: only the training thread uses it.
 class ACCELERATE_INTERNAL StepState {
  public:
   /// One running loop over a loader, owned by the loop's iterator. Destroying
@@ -65,7 +65,7 @@ class ACCELERATE_INTERNAL StepState {
   StepState();
   /// `full_size`: see `BatchFacts`.
   std::shared_ptr<Feed> open_feed(int64_t full_size = 0);
-  /// The latest batch of the running loops; empty outside of loops.
+  /// The latest batch of the running loops. Empty outside of loops.
   std::optional<BatchFacts> batch() const;
   /// Like `batch()`. If no loop is running, returns the last batch of a loop
   /// that has called `leave`, until another loop returns a batch.
@@ -82,8 +82,8 @@ class ACCELERATE_INTERNAL StepState {
     ++num_backwards_;
     ++total_backwards_;
   }
-  /// Forwards and backwards since the last step. Forwards without a backward
-  /// carry over to the next step.
+  /// Forward passes and backward passes since the last step. Forward passes
+  /// without a backward pass carry over to the next step.
   struct Counts {
     int64_t num_forwards = 0;
     int64_t num_backwards = 0;
@@ -102,12 +102,12 @@ class ACCELERATE_INTERNAL StepState {
   }
   bool has_replayed() const { return has_replayed_; }
 
-  /// Records whether the last backward synchronised gradients.
+  /// Records whether the last backward pass synchronised gradients.
   void set_synchronised(bool synchronised) {
     is_synchronised_ = synchronised;
     num_synchronised_ += synchronised ? 1 : 0;
   }
-  /// The number of backwards that synchronised gradients.
+  /// The number of backward passes that synchronised gradients.
   int64_t num_synchronised() const { return num_synchronised_; }
 
   /// Call this when the last micro-batch of an accumulation begins.
@@ -128,7 +128,8 @@ class ACCELERATE_INTERNAL StepState {
   /// them.
   struct UpdateCounts {
     static constexpr size_t kMostOptimizers = 16;
-    /// Updates by each optimizer; the last entry counts all further ones.
+    /// The updates by each optimizer. The last entry counts those of all
+    /// additional optimizers.
     std::array<int64_t, kMostOptimizers> updates = {};
     int64_t clips = 0;
     /// Updates that ran after `zero_grad` had already cleared the gradients.
@@ -169,8 +170,8 @@ class ACCELERATE_INTERNAL StepState {
   }
   void note_clip() { update_counts_.clips += is_synchronised_ ? 1 : 0; }
 
-  /// Whether the current step is being recorded. Host code runs once, while
-  /// recording; device work runs at every replay.
+  /// Whether the current step is being recorded. Host code runs once, while the
+  /// step is recorded. Device work runs in every replay.
   bool is_captured() const { return is_captured_; }
   void set_captured(bool is_captured) { is_captured_ = is_captured; }
   /// Whether gradients are zeroed in place rather than released, because

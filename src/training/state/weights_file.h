@@ -20,15 +20,16 @@ namespace accelerate {
 /// threads.
 class ACCELERATE_INTERNAL WeightsFile {
  public:
-  /// Throws what `safetensors::File` throws.
+  /// Throws the same errors as `safetensors::File`.
   explicit WeightsFile(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return reader_.path(); }
   const safetensors::Metadata& metadata() const { return metadata_; }
-  /// In the order of their bytes.
+  /// The names of all tensors, in the order in which the file stores their
+  /// data.
   const std::vector<std::string>& names() const { return names_; }
-  /// Throws `TensorNotFoundError` if there is no such tensor, and what
-  /// `FileReader::read` throws.
+  /// Throws `TensorNotFoundError` if there is no such tensor, and the same
+  /// errors as `FileReader::read`.
   at::Tensor read(const std::string& name) const;
 
  private:
@@ -46,7 +47,8 @@ class ACCELERATE_INTERNAL WeightsFile {
 };
 
 /// Reads a file that contains only the elements of one tensor. Throws
-/// `DataError` if the file has a different size, and what `FileReader` throws.
+/// `DataError` if the file has a different size, and the same errors as
+/// `FileReader`.
 ACCELERATE_INTERNAL at::Tensor read_plain_tensor(
     const std::filesystem::path& path,
     std::vector<std::int64_t> shape,

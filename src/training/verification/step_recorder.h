@@ -35,7 +35,7 @@ class ACCELERATE_INTERNAL StepRecorder {
   bool has_same_batches() const { return run_ == verify::kSameBatchRun; }
   /// Whether the weights of the first run replace those of this run.
   bool loads_weights() const { return run_ != verify::kFirstRun; }
-  /// The number of ranks whose samples a loader collates into one batch; 1
+  /// The number of ranks whose samples a loader collates into one batch. 1
   /// except in the reference.
   int num_merged_ranks() const { return is_reference() ? num_merged_ : 1; }
   /// The number of updates of each optimizer to record.
@@ -45,38 +45,38 @@ class ACCELERATE_INTERNAL StepRecorder {
     return folder_ / name;
   }
 
-  /// Called by the first run of the process; later calls have no effect.
+  /// Called by the first run of the process. Later calls have no effect.
   void begin(int rank, int num_ranks, int num_data_ranks);
 
-  /// A loader returned a batch with these tensors.
+  /// Call this when a loader has returned a batch with these tensors.
   void note_batch(const std::vector<at::Tensor>& leaves, int64_t num_samples);
-  /// A loader that was not prepared returned a batch.
+  /// Call this when a loader that was not prepared has returned a batch.
   void note_raw_batch() { is_raw_ = true; }
-  /// A module of the model has returned these tensors.
+  /// Call this when a module of the model has returned these tensors.
   void note_outputs(
       const std::string& module,
       const std::vector<at::Tensor>& outputs);
-  /// A loop over a loader began, which distributes samples in this order to all
-  /// ranks.
+  /// Call this when a loop begins over a loader that distributes samples in
+  /// this order to all ranks.
   void note_order(uint64_t hash);
   /// Called before a backward pass.
   void note_backward(double loss, double weight);
   void note_changed_buffer(const std::string& name);
-  /// A mistake in the program, with a message.
+  /// Records a mistake in the program, with a message.
   void note_problem(const std::string& text);
-  /// A reason why steps cannot be compared. `only_excuses`: it only matters if
-  /// they disagree.
+  /// Records why steps cannot be compared. With `only_excuses`, this matters
+  /// only if the steps disagree.
   void note_obstacle(const std::string& text, bool only_excuses = true);
 
   void add_initial(const std::vector<verify::TensorRecord>& tensors);
   /// Adds the micro-batches since the last update.
   void add_update(verify::UpdateRecord update);
   int64_t num_updates() const { return num_updates_; }
-  /// The update of the run with the index `num_updates()`, for the reference;
-  /// null if the run made fewer.
+  /// The update of the run with the index `num_updates()`, for the reference.
+  /// Null if the run made fewer.
   const verify::UpdateRecord* expected_update() const;
 
-  /// Watches torch's generator of this device, too.
+  /// Also watches torch's generator of this device.
   void watch_generator(c10::Device device);
 
  private:
@@ -97,14 +97,14 @@ class ACCELERATE_INTERNAL StepRecorder {
   uint64_t generators_at_batch_ = 0;
   bool has_batch_ = false;
   bool is_raw_ = false;
-  /// The latest batches since the last backward.
+  /// The latest batches since the last backward pass.
   std::vector<verify::MicroBatchRecord> next_;
   std::vector<verify::MicroBatchRecord> batches_;
   std::vector<std::string> changed_buffers_;
   int64_t num_updates_ = 0;
 };
 
-/// The machine epsilon of a dtype; 0 for integers.
+/// The machine epsilon of a dtype. 0 for integers.
 ACCELERATE_INTERNAL double epsilon_of(at::ScalarType type);
 
 } // namespace accelerate

@@ -45,7 +45,7 @@ with FullyShardedDataParallel.summon_full_params(model):
     refused(lambda: model.words.weight.sum(), "save_model")
 refused(
     lambda: accelerator.unwrap_model(model)(torch.zeros(2, 3, dtype=torch.long)),
-    "outside the prepared model's forward",
+    "outside of the prepared model's forward",
 )
 accelerator.backward(model(**next(batches(accelerator))))
 refused(lambda: model.blocks[0].inner.weight.grad.sum(), "clip_grad_norm_")

@@ -62,8 +62,8 @@ class ACCELERATE_INTERNAL Connection {
 
   void send(const Message& message);
   /// Call it after the handshake: later frames of both directions are
-  /// authenticated. Before, the peer is untrusted; its frames must be short and
-  /// its time limit is `Patience::notice`.
+  /// authenticated. Before the handshake, the peer is untrusted: its frames
+  /// must be short, and its time limit is `Patience::notice`.
   void seal(FrameSeal outgoing, FrameSeal incoming);
   /// Closes the connection after everything was sent, without a callback.
   void close();

@@ -110,7 +110,8 @@ void ControlClient::take_proof(const Message& message) {
           str_cat(
               "[launch] the program at ",
               endpoint(),
-              " does not have the job token; does it belong to another job?"),
+              " does not have the job token; check that --main_process_ip and "
+              "--main_process_port belong to this job"),
           false);
     } else {
       callbacks_.received(RefusedMessage{step.refusal});
@@ -164,9 +165,9 @@ void ControlClient::failed(const std::string& why) {
           join_limit_.count(),
           " s (",
           why,
-          "); is its launcher running, are --main_process_ip and "
-          "--main_process_port correct, and does the firewall allow that "
-          "port?"),
+          "); check that its launcher is running, that --main_process_ip "
+          "and --main_process_port are correct, and that the firewall allows "
+          "that port"),
       false);
 }
 

@@ -23,8 +23,8 @@ class ControlClient {
  public:
   struct Callbacks {
     std::function<void(Message)> received = {};
-    /// `why` is a complete sentence. `was_accepted`: machine 0 had accepted
-    /// this machine.
+    /// `why` is a complete sentence. `was_accepted` is true if machine 0 had
+    /// accepted this machine.
     std::function<void(const std::string& why, bool was_accepted)> lost = {};
     std::function<void(const std::string& line)> say = {};
   };
@@ -41,8 +41,8 @@ class ControlClient {
 
   /// No effect unless machine 0 has accepted this machine.
   void send(const Message& message);
-  /// Starts again with the full time limit. With `is_over_where_refused`, a
-  /// machine 0 that is up but does not listen is lost for good.
+  /// Starts again with the full time limit. With `is_over_where_refused`,
+  /// machine 0 counts as lost for good if it is up but does not listen.
   void join_again(bool is_over_where_refused);
   /// Call it if machine 0 does not accept this machine yet. Retries within the
   /// time limit.

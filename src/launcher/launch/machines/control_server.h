@@ -18,9 +18,9 @@
 namespace accelerate {
 
 /// Accepts one connection per machine. A peer that cannot prove that it knows
-/// the token learns nothing else; a peer that can learns why it is rejected.
-/// Unauthenticated peers are cheap: their number is limited, and each has a few
-/// seconds and small frames to authenticate.
+/// the token learns nothing else. A peer that can prove this learns why it is
+/// rejected. Unauthenticated peers are cheap: their number is limited, and each
+/// has a few seconds and small frames to authenticate.
 class ControlServer {
  public:
   struct Callbacks {
@@ -45,7 +45,8 @@ class ControlServer {
   ~ControlServer();
 
   const RollCall& roll() const { return roll_; }
-  /// The introduction of a machine that has joined, even if it was lost since.
+  /// The introduction of a machine that has joined, even if it has been lost
+  /// since.
   const HelloMessage& hello_of(size_t machine) const {
     return *roll_.entries()[machine];
   }

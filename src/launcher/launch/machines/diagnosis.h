@@ -21,7 +21,7 @@ struct Finding {
   CheckResult result = CheckResult::kPassed;
   /// What was checked and found.
   std::string what = {};
-  /// What to do; empty if the check passed.
+  /// What to do. Empty if the check passed.
   std::string remedy = {};
 };
 

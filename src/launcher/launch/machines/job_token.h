@@ -26,10 +26,10 @@ ACCELERATE_INTERNAL std::string to_hexadecimal(std::string_view bytes);
 ACCELERATE_INTERNAL std::string find_token(const EnvLookup& env);
 
 /// The token of a launcher at `placement` that machine 0 did not start itself.
-/// Lives as long as the job. This is the user's token (`find_token`). If there
-/// is none, it is empty if only this machine can connect. Under Slurm or MPI,
-/// machine 0 otherwise creates a token and shares it (`TokenFile`); the others
-/// wait up to `join_limit` for it.
+/// Lives as long as the job. If the user has set a token (`find_token`), it is
+/// used. Otherwise, the token is empty if only this machine can connect. In all
+/// other cases, under Slurm or MPI, machine 0 creates a token and shares it
+/// (`TokenFile`), and the other machines wait for it for up to `join_limit`.
 class ACCELERATE_INTERNAL JobToken {
  public:
   /// Throws `ConfigError` if there is no token although other machines could

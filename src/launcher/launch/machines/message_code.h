@@ -18,7 +18,7 @@ ACCELERATE_INTERNAL std::string message_code(
     std::string_view key,
     std::string_view text);
 
-/// Constant-time comparison; false if the sizes differ.
+/// Constant-time comparison. False if the sizes differ.
 ACCELERATE_INTERNAL bool is_same_code(std::string_view a, std::string_view b);
 
 } // namespace accelerate

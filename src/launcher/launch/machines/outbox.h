@@ -13,7 +13,7 @@
 namespace accelerate {
 
 /// Writes messages to a socket without blocking. The launcher's main thread
-/// sends; `beat` is for the thread of a `Pulse`.
+/// sends messages. `beat` is for the thread of a `Pulse`.
 class Outbox {
  public:
   /// The socket belongs to the caller, and must stay open until `close`.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages between launchers of one job; see docs/launch_protocol.md.
+// The messages between launchers of one job. See docs/launch_protocol.md.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ struct ChallengeMessage {
   std::string number = {};
   bool operator==(const ChallengeMessage&) const = default;
 };
-/// Each side's proof, the member's first; see `Handshake`.
+/// Each side's proof, the member's first. See `Handshake`.
 struct ProofMessage {
   std::string proof = {};
   bool operator==(const ProofMessage&) const = default;
@@ -65,8 +65,8 @@ struct RefusedMessage {
   std::string reason = {};
   bool operator==(const RefusedMessage&) const = default;
 };
-/// All machines are ready: start the workers. `roll` is the table to print;
-/// empty if unchanged.
+/// All machines are ready: start the workers. `roll` is the table to print.
+/// Empty if unchanged.
 struct StartMessage {
   StartOrder order = {};
   std::string roll = {};
@@ -101,8 +101,9 @@ struct InterruptedMessage {
   int signal = 15;
   bool operator==(const InterruptedMessage&) const = default;
 };
-/// A machine has received SIGUSR1 or SIGUSR2, which end nothing. It tells
-/// machine 0, which tells all other machines, for their workers.
+/// A machine has received SIGUSR1 or SIGUSR2, which do not end the job. It
+/// tells machine 0, which tells all other machines, so that all workers get the
+/// signal.
 struct SignalMessage {
   int signal = 10;
   bool operator==(const SignalMessage&) const = default;
@@ -146,7 +147,7 @@ class ACCELERATE_INTERNAL FrameReader {
   /// Longer frames are rejected before they are stored.
   void set_limit(size_t limit) { limit_ = limit; }
   void add(std::string_view bytes) { bytes_ += bytes; }
-  /// The next complete payload; empty if more bytes are needed. Throws
+  /// The next complete payload. Empty if more bytes are needed. Throws
   /// `CommError` if a length is zero or above the limit.
   std::optional<std::string> next();
 

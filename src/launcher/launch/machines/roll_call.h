@@ -13,11 +13,12 @@ namespace accelerate {
 
 /// Records the machines of one job. Each joins once, and only with the same
 /// version and configuration as machine 0. A machine that left may rejoin with
-/// the same number of processes; an elastic job accepts any number.
+/// the same number of processes. An elastic job accepts any number.
 class ACCELERATE_INTERNAL RollCall {
  public:
-  /// `own` is machine 0's own introduction. `shows_values`: whether a rejection
-  /// may contain values of machine 0. Must be false if anyone can connect.
+  /// `own` is machine 0's own introduction. `shows_values` says whether a
+  /// rejection may contain values of machine 0. It must be false if anyone can
+  /// connect.
   RollCall(
       HelloMessage own,
       int num_machines,
@@ -35,7 +36,7 @@ class ACCELERATE_INTERNAL RollCall {
   bool is_here(size_t machine) const { return here_[machine]; }
   int num_here() const;
   bool is_complete() const;
-  /// The introductions by machine; empty for machines that never joined.
+  /// The introductions by machine. Empty for machines that never joined.
   const std::vector<std::optional<HelloMessage>>& entries() const {
     return entries_;
   }

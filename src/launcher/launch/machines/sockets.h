@@ -11,10 +11,11 @@ namespace accelerate {
 
 /// Listens on the first address of `host` that belongs to this machine, or on
 /// all addresses if `host` is empty. Throws `ConfigError` if the address is not
-/// this machine's or the port is in use, naming the owner.
+/// this machine's, or if the port is in use. The message then names the owner
+/// of the port.
 ACCELERATE_INTERNAL UniqueFile listen_on(const std::string& host, int port);
 
-/// Starts to connect to the first address of `host`; the socket becomes
+/// Starts to connect to the first address of `host`. The socket becomes
 /// writable on success or failure (`connect_error`). Throws `CommError` if the
 /// name has no address.
 ACCELERATE_INTERNAL UniqueFile begin_connect(const std::string& host, int port);

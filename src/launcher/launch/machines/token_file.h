@@ -18,9 +18,9 @@ ACCELERATE_INTERNAL std::filesystem::path token_file_of(
     const std::string& job,
     const EnvLookup& env);
 
-/// A file with a new token that only this user can read; removed by the
-/// destructor. Throws `SystemError` if it cannot be written, `ConfigError` if
-/// its folder belongs to another user or is accessible to others.
+/// A file with a new token that only this user can read. The destructor removes
+/// it. Throws `SystemError` if it cannot be written, and `ConfigError` if its
+/// folder belongs to another user or is accessible to others.
 class ACCELERATE_INTERNAL TokenFile {
  public:
   explicit TokenFile(std::filesystem::path path);

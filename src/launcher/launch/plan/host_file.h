@@ -22,9 +22,9 @@ struct ACCELERATE_INTERNAL HostEntry {
   bool operator==(const HostEntry&) const = default;
 };
 
-/// One host per line, `#` comments and `slots=N` (Open MPI's format). Throws
-/// `ConfigError` naming `path` and the line if the text is malformed, or if it
-/// names no host or too many.
+/// One host per line, `#` comments and `slots=N` (Open MPI's format). Throws a
+/// `ConfigError` that names `path` and the line if the text is malformed, or if
+/// it names no host or too many.
 ACCELERATE_INTERNAL std::vector<HostEntry> parse_host_file(
     std::string_view text,
     const std::string& path);

@@ -110,7 +110,7 @@ JoinOrder decode_join_order(const std::string& line) {
     throw ConfigError(str_cat(
         "[launch] the data received over ssh is not a launch command (",
         error.what(),
-        "); is the same version of accelerate installed on every host?"));
+        "); install the same version of accelerate on every host"));
   }
 }
 
@@ -139,8 +139,8 @@ std::map<std::string, std::string> variables_to_pass_on(
     throw ConfigError(str_cat(
         "[launch] --export names ",
         *missing.begin(),
-        ", which is not set on this machine; set it, or remove it from "
-        "--export"));
+        ", which is not set on this machine; set the variable, or remove it "
+        "from --export"));
   }
   return passed;
 }

@@ -20,7 +20,7 @@ ChildCommand under_mpirun(
     const ChildCommand& command,
     const std::string& version);
 
-/// The output of `mpirun --version`; empty if there is no mpirun.
+/// The output of `mpirun --version`. Empty if there is no mpirun.
 ACCELERATE_INTERNAL std::string mpirun_version();
 
 } // namespace accelerate

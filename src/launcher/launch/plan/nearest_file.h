@@ -9,7 +9,7 @@
 namespace accelerate {
 
 /// The file in the folder of `path` with the most similar name, possibly with
-/// one of `endings` appended, among files with these endings; empty if none is
+/// one of `endings` appended, among files with these endings. Empty if none is
 /// similar.
 std::string nearest_file(
     const std::filesystem::path& path,

@@ -21,13 +21,13 @@ struct Placement {
   bool is_in_place = false;
   ProcessEnvironment environment = {};
 
-  /// The number of machines; for an elastic job, the maximum.
+  /// The number of machines. For an elastic job, this is the maximum.
   int num_machines = 1;
   /// Set if the job is elastic: the minimum number of machines.
   std::optional<int> least_machines = {};
-  /// The index of this machine; `kAnyMachine` if machine 0 decides.
+  /// The index of this machine, or `kAnyMachine` if machine 0 chooses it.
   int machine_rank = 0;
-  /// Machine 0's address, where launchers connect; empty on one machine.
+  /// Machine 0's address, where launchers connect. Empty on one machine.
   Rendezvous rendezvous = {};
   /// Whether machine 0 listens on all of its addresses, because it cannot
   /// derive its own address from the given one (the address of a Kubernetes

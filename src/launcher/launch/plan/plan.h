@@ -22,7 +22,7 @@ namespace accelerate {
 struct MachineFacts {
   /// The GPUs that workers may use.
   std::vector<Gpu> gpus = {};
-  /// The kind of all GPUs; null if there are none.
+  /// The kind of all GPUs. Null if there are none.
   const GpuKind* gpu_kind = nullptr;
   /// Why there are no GPUs.
   std::string gpu_problem = {};
@@ -44,7 +44,7 @@ MachineFacts read_machine_facts(
 /// Settings beyond the options that depend on who starts a launcher: a user at
 /// a terminal, another program, or machine 0 over ssh.
 struct LaunchStarter {
-  /// The number of workers on this machine; if unset, the options determine it.
+  /// The number of workers on this machine. If unset, the options determine it.
   std::optional<int> num_local = {};
   /// Defaults for the workers' environment.
   std::map<std::string, std::string> variables = {};
@@ -62,16 +62,16 @@ struct LaunchPlan {
   /// The number of workers on this machine. `num_local_of` in `plan.cpp` lists
   /// the rules.
   int num_local = 1;
-  /// Whether the launcher assigns ranks to workers; false if mpirun does.
+  /// Whether the launcher assigns ranks to workers. False if mpirun does.
   bool is_ranked = true;
-  /// The cores of each worker, by local rank; empty: any cores.
+  /// The cores of each worker, by local rank. Empty means any cores.
   std::vector<std::vector<int>> cores = {};
-  /// The NUMA node of the memory, by local rank; empty: any.
+  /// The NUMA node of the memory, by local rank. Empty means any.
   std::vector<int> memory_nodes = {};
   /// "2 x NVIDIA H200" or "CPU".
   std::string devices = "CPU";
   Placement placement = {};
-  /// The port of rank 0 on a single machine. Unset: any.
+  /// The port of rank 0 on a single machine. If unset, any free port.
   std::optional<int> main_process_port = {};
   int max_restarts = 0;
   /// Seconds from the first signal to SIGKILL.
@@ -101,7 +101,8 @@ struct StartOrder {
   int group_rank = 0;
   int group_world_size = 1;
   int max_restarts = 0;
-  /// The address of rank 0 as seen by this machine; not part of the protocol.
+  /// The address of rank 0 as seen by this machine. It is not part of the
+  /// protocol.
   std::string master_address = "127.0.0.1";
   int master_port = 0;
   std::string run_id = "none";
@@ -126,7 +127,7 @@ std::string describe_workers(const std::vector<WorkerSpec>& workers);
 std::filesystem::path working_folder();
 
 /// A note if the plan's selection of ranks hides the output of all processes of
-/// this machine; otherwise empty.
+/// this machine. Otherwise, an empty string.
 std::string note_on_hidden_output(const LaunchPlan& plan);
 
 } // namespace accelerate

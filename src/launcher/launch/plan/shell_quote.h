@@ -14,8 +14,8 @@ namespace accelerate {
 ACCELERATE_INTERNAL std::string shell_quoted(const std::string& text);
 
 /// The words of a command line with the quotes and backslashes of a POSIX
-/// shell; nothing else is special. Throws `ConfigError` if a quote is not
-/// closed or there is no word.
+/// shell. No other characters are special. Throws `ConfigError` if a quote is
+/// not closed or there is no word.
 std::vector<std::string> shell_words(const std::string& text);
 
 } // namespace accelerate

@@ -11,8 +11,8 @@
 namespace accelerate {
 
 /// Converts text that is redrawn with carriage returns, such as progress bars,
-/// into lines for a file: the bar every few seconds, and its last state. Other
-/// text is unchanged.
+/// into lines for a file: one line every few seconds, and the last state of the
+/// bar. Other text is unchanged.
 class ACCELERATE_INTERNAL BarThinner {
  public:
   using Clock = std::chrono::steady_clock;

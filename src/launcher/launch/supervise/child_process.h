@@ -33,9 +33,9 @@ struct ChildCommand {
   std::map<std::string, std::string> defaults = {};
   /// Variables removed from the environment.
   std::set<std::string> removed = {};
-  /// The cores that the child may use; empty: those of this process.
+  /// The cores that the child may use. Empty means those of this process.
   std::vector<int> cores = {};
-  /// The NUMA nodes of the child's memory; empty: those of this process.
+  /// The NUMA nodes of the child's memory. Empty means those of this process.
   std::vector<int> memory_nodes = {};
 };
 

@@ -13,9 +13,10 @@
 
 namespace accelerate {
 
-/// Writes whole lines of many sources, and the raw output of one (a progress
-/// bar that is redrawn), without mixing them: if the raw output is in the
-/// middle of a line, other lines are written above it; on a pipe, after it.
+/// Writes whole lines of many sources, and the raw output of one source (a
+/// progress bar that is redrawn), without mixing them. If the raw output is in
+/// the middle of a line, other lines are written above it or, on a pipe, after
+/// it.
 ///
 /// Never blocks: unread output is buffered, and `is_full` asks the sources to
 /// pause. SIGPIPE must be blocked or ignored.
@@ -65,7 +66,7 @@ class ACCELERATE_INTERNAL Console {
   size_t num_gone_ = 0;
   int64_t num_lost_ = 0;
   std::string last_cause_;
-  /// The incomplete line that the raw source currently shows; empty if it is
+  /// The incomplete line that the raw source currently shows. Empty if it is
   /// too long to be redrawn.
   std::string open_line_;
   bool is_line_open_ = false;

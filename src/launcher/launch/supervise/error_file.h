@@ -7,8 +7,8 @@
 
 namespace accelerate {
 
-/// The message in a TORCHELASTIC_ERROR_FILE, which PyTorch's `record` writes;
-/// empty if there is none. Never throws.
+/// The message in a TORCHELASTIC_ERROR_FILE, which PyTorch's `record` writes.
+/// Empty if there is none. Never throws.
 std::string read_error_file(const std::filesystem::path& file);
 
 } // namespace accelerate

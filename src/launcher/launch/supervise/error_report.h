@@ -11,7 +11,8 @@
 
 namespace accelerate {
 
-/// The position in `text` where such a report starts; npos if there is none.
+/// The position in `text` where such a report starts. Returns npos if there is
+/// none.
 size_t find_error_report(std::string_view text);
 
 /// `line` without the "[rank1]: " that torch puts before tracebacks.
@@ -28,9 +29,9 @@ bool is_consequence(const std::vector<std::string>& lines);
 bool is_interrupt(const std::vector<std::string>& lines);
 
 /// The report with each sequence of frames in installed packages and Python's
-/// own library replaced by one line ("  ... 6 frames in torch, accelerate"). A
-/// report without any other frame is unchanged. `own_package` is the folder of
-/// the Python package `accelerate`, which may be outside of site-packages.
+/// own library replaced with one line ("  ... 6 frames in torch, accelerate").
+/// A report without any other frame is unchanged. `own_package` is the folder
+/// of the Python package `accelerate`, which may be outside of site-packages.
 ACCELERATE_INTERNAL std::vector<std::string> fold_library_frames(
     const std::vector<std::string>& lines,
     const std::string& own_package = {});

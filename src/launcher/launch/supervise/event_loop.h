@@ -13,9 +13,9 @@
 
 namespace accelerate {
 
-/// Calls back when a watched file is ready or a timer is due. Single-threaded;
-/// a callback may watch, unwatch, set and cancel anything. An exception of a
-/// callback leaves `run`, which may then be called again.
+/// Calls back when a watched file is ready or a timer is due. Single-threaded.
+/// A callback may watch and unwatch files, and set and cancel timers. An
+/// exception of a callback leaves `run`, which may then be called again.
 class ACCELERATE_INTERNAL EventLoop {
  public:
   using Clock = std::chrono::steady_clock;
@@ -23,8 +23,8 @@ class ACCELERATE_INTERNAL EventLoop {
   using TimerCallback = std::function<void()>;
   using TimerId = uint64_t;
 
-  /// Watches `file` for `events` of poll(2). One watch per file: a second one
-  /// replaces the first.
+  /// Watches `file` for `events` of poll(2). There is one watch per file. A
+  /// second one replaces the first.
   void watch(int file, short events, FileCallback callback);
   void unwatch(int file);
   /// Calls `callback` once after `delay`. The id is never 0.

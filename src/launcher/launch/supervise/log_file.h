@@ -12,9 +12,10 @@
 
 namespace accelerate {
 
-/// An append-only file. If the disk is full, bytes are lost, with one message;
-/// the file continues when there is space, with a line that says how much is
-/// missing. A deleted file is created again with its folders, with a message.
+/// An append-only file. If the disk is full, bytes are lost, and one message is
+/// printed. When there is space again, the file continues with a line that says
+/// how much is missing. A deleted file is created again with its folders, with
+/// a message.
 class LogFile {
  public:
   using Say = std::function<void(const std::string& line)>;

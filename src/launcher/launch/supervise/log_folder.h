@@ -7,7 +7,7 @@
 
 namespace accelerate {
 
-/// The folder of one worker; empty if `log_dir` is empty. Otherwise `log_dir`
+/// The folder of one worker. Empty if `log_dir` is empty. Otherwise `log_dir`
 /// must be absolute.
 std::filesystem::path log_folder(
     const std::filesystem::path& log_dir,

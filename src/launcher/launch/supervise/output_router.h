@@ -24,13 +24,13 @@ namespace accelerate {
 
 struct OutputOptions {
   /// The folder for per-rank files, with a subfolder per run (see
-  /// `log_folder.h`); empty: no files.
+  /// `log_folder.h`). Empty means no files.
   std::filesystem::path log_dir = {};
-  /// The size at which a file is rotated; 0: never.
+  /// The size at which a file is rotated. 0 means never.
   int64_t log_bytes = 0;
   /// The streams that are also shown if there is a `log_dir`.
   StreamChoice tee = {};
-  /// Local ranks whose lines are shown; empty: all. Files contain all.
+  /// Local ranks whose lines are shown. Empty means all. Files contain all.
   std::set<int> shown_local_ranks = {};
   /// Lines of ranks other than 0 start with `[rank N] `.
   bool is_prefixed = true;
@@ -62,19 +62,19 @@ struct StderrTail {
 
 /// Creates the streams of each worker, keeps the last lines of its stderr, and
 /// shows whole lines: the launcher's output never mixes two ranks in a line. A
-/// line of more than 1 MiB is split; each piece but the last is marked with
-/// `[the line continues]`.
+/// line of more than 1 MiB is split, and each piece except the last is marked
+/// with `[the line continues]`.
 ///
 /// The report of a fatal error (a traceback) and the output after it are held
 /// back. They are shown when the worker has ended, when it writes to either
 /// stream two seconds later, or after five seconds. The message about the end
 /// of the job then shows one report, last, and drops the others. Files contain
-/// all reports. Progress bars are redrawn only on terminals; elsewhere they
-/// become a line every few seconds.
+/// all reports. Progress bars are redrawn only on terminals. Elsewhere, they
+/// become one line every few seconds.
 ///
 /// On a terminal, the first worker of the machine gets a pseudo-terminal whose
-/// bytes are passed on immediately, so that its progress bar works; lines of
-/// the others appear above it.
+/// bytes are passed on immediately, so that its progress bar works. Lines of
+/// the other workers appear above it.
 class ACCELERATE_INTERNAL OutputRouter {
  public:
   /// Shows the output of workers on `out` and `err`.
@@ -87,9 +87,9 @@ class ACCELERATE_INTERNAL OutputRouter {
   OutputRouter(const OutputRouter&) = delete;
   OutputRouter& operator=(const OutputRouter&) = delete;
 
-  /// Creates the streams of a worker and returns its ends; close them once it
-  /// has started. Its files go to `log_folder`. Throws `SystemError` if a file
-  /// cannot be written.
+  /// Creates the streams of a worker and returns the worker's ends. Close them
+  /// once it has started. Its files go to `log_folder`. Throws `SystemError` if
+  /// a file cannot be written.
   ChildStreams
   open(int rank, int local_rank, const std::filesystem::path& log_folder);
   /// Like `open` for a helper (ssh), whose lines are shown unchanged.
@@ -152,7 +152,7 @@ class ACCELERATE_INTERNAL OutputRouter {
   std::unique_ptr<Console> err_;
   std::vector<std::unique_ptr<Source>> sources_;
   std::vector<Source*> paused_;
-  /// The latest input; too large for a small stack.
+  /// The latest input, which is too large for a small stack.
   std::vector<char> buffer_ = std::vector<char>(65536);
   int64_t num_lost_ = 0;
   bool is_ending_ = false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens folders safely from manipulation by other users.
+// Opens folders in a way that other users cannot manipulate.
 #pragma once
 
 #include <filesystem>
@@ -9,11 +9,11 @@
 
 namespace accelerate {
 
-/// Opens the folder with the absolute path `path`, for openat(2) and similar;
-/// creates missing folders. Throws `SystemError` if that fails, or if `path` or
-/// a folder above it is a link of another user (except root), which could point
-/// to any file of this user. The folder that is checked is the one that is
-/// opened, even if another process replaces it meanwhile.
+/// Opens the folder with the absolute path `path`, for openat(2) and similar
+/// functions. Creates missing folders. Throws `SystemError` if that fails, or
+/// if `path` or a folder above it is a link of another user (except root),
+/// which could point to any file of this user. The folder that is checked is
+/// the one that is opened, even if another process replaces it meanwhile.
 ACCELERATE_INTERNAL UniqueFile
 open_own_folder(const std::filesystem::path& path);
 

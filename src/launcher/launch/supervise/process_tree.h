@@ -27,7 +27,7 @@ ACCELERATE_INTERNAL std::vector<pid_t> descendants_of(
     const std::set<pid_t>& except = {});
 
 /// Whether `signal` is in the set `name` ("ShdPnd", "SigCgt") of
-/// /proc/<pid>/status; false if the process is gone.
+/// /proc/<pid>/status. False if the process is gone.
 bool has_signal_flag(pid_t pid, std::string_view name, int signal);
 
 /// Whether the process is sleeping and `signal` is not pending.

@@ -32,7 +32,7 @@ class SignalFileGuard {
 
   /// Readable while a signal is pending.
   int file() const { return file_.get(); }
-  /// The next pending signal; empty if there is none.
+  /// The next pending signal. Empty if there is none.
   std::optional<Signal> next();
 
  private:

@@ -31,7 +31,8 @@ enum class SignalReceiver : unsigned {
 /// the launcher, then the group).
 class ACCELERATE_INTERNAL SignalMerger {
  public:
-  /// `is_group_signalled`: the whole group of the launcher has received it.
+  /// `is_group_signalled` is true if the whole group of the launcher has
+  /// received it.
   using Callback = std::function<void(int signal, bool is_group_signalled)>;
   /// Whether the witness may have a signal that it has not reported yet.
   using IsWitnessBusy = std::function<bool(int signal)>;
@@ -51,7 +52,7 @@ class ACCELERATE_INTERNAL SignalMerger {
     Signal signal;
     unsigned received_by = 0;
     EventLoop::Clock::time_point time = {};
-    /// The timer of the current wait; 0 once it is over.
+    /// The timer of the current wait. 0 once it is over.
     EventLoop::TimerId timer = 0;
     int num_extensions = 0;
     bool is_decided = false;

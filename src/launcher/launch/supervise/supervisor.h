@@ -25,12 +25,12 @@ namespace accelerate {
 struct WorkerSpec {
   int rank = 0;
   ChildCommand command = {};
-  /// The folder for the worker's output; empty: no files.
+  /// The folder for the worker's output. Empty means no files.
   std::filesystem::path log_folder = {};
 };
 
-/// Whether the process group of the launcher has already received a signal, so
-/// that only processes outside of it must get it.
+/// Whether the process group of the launcher has already received a signal. In
+/// this case, only processes outside of the group must get it.
 enum class GroupSignalled { kNo, kYes };
 
 /// When workers get a signal: `kWhenHandled` gives those that are still
@@ -82,9 +82,9 @@ class Supervisor {
   /// follows after the grace period. Once the workers themselves have ended,
   /// the processes that they left behind get at most 3 s. A `signal` of SIGKILL
   /// kills at once. SIGUSR1 only asks the workers themselves to leave (SIGTERM
-  /// if they do not handle it); SIGTERM follows after a separate grace period.
-  /// SIGQUIT is sent to processes that handle it; the others get SIGABRT, at
-  /// which Python prints its stacks. Always ends: a process that not even
+  /// if they do not handle it). SIGTERM follows after a separate grace period.
+  /// SIGQUIT is sent to processes that handle it. The others get SIGABRT, which
+  /// makes Python print its stacks. Always ends: a process that not even
   /// SIGKILL ends (it waits in the kernel) is named and abandoned.
   ///
   /// With `Timing::kWhenHandled`, a worker gets SIGTERM once it or a process

@@ -15,7 +15,7 @@
 namespace accelerate {
 
 BackendEntry gloo_backend();
-/// Whether Gloo threw `error`; not all of its messages contain its name.
+/// Whether Gloo threw `error`. Not all of Gloo's messages contain its name.
 bool is_gloo_error(const std::exception& error);
 /// Removes this rank's entries from a group's store after all ranks have
 /// completed a collective. The store lives as long as the run, but groups do
@@ -24,11 +24,11 @@ void forget_gloo_address(
     const c10::intrusive_ptr<c10d::Store>& store,
     int rank);
 
-/// The row with this name; empty if it is not registered.
+/// The row with this name. Empty if it is not registered.
 ACCELERATE_INTERNAL std::optional<BackendEntry> find_backend(
     const std::string& name);
 
-/// The preferred available backend for tensors of `device`; empty if there is
+/// The preferred available backend for tensors of `device`. Empty if there is
 /// none.
 ACCELERATE_INTERNAL std::string default_backend_for(c10::DeviceType device);
 
@@ -37,7 +37,7 @@ c10::intrusive_ptr<c10d::Backend> make_backend(
     const BackendEntry& entry,
     const BackendArguments& arguments);
 
-/// The timeout of a collective; the default if the backend does not specify
+/// The timeout of a collective, or the default if the backend does not specify
 /// one.
 std::chrono::milliseconds timeout_of(c10d::Backend& backend);
 
