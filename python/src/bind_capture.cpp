@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/training/capture.h"
 #include "python/src/binders.h"
+#include "training/device/device_graph.h"
+#include "training/device/reused_memory.h"
 #include "training/run/training_run.h"
 
 namespace accelerate::python {
@@ -22,6 +24,40 @@ std::shared_ptr<const void> keep(py::object object) {
 } // namespace
 
 void bind_capture(py::module_& module) {
+  py::class_<GraphMemory, std::shared_ptr<GraphMemory>>(module, "GraphMemory");
+  py::class_<DeviceGraph>(module, "DeviceGraph")
+      .def("replay", &DeviceGraph::replay);
+  module.def("has_device_graphs", &has_device_graphs, py::arg("device"));
+  module.def("make_graph_memory", &make_graph_memory, py::arg("device"));
+  module.def("is_recording_graph", &is_recording_graph, py::arg("device"));
+  module.def(
+      "record_graph",
+      [](c10::Device device,
+         const std::shared_ptr<GraphMemory>& memory,
+         const py::function& work) {
+        return record_graph(device, memory, [&] { work(); });
+      },
+      py::arg("device"),
+      py::arg("memory"),
+      py::arg("work"));
+  py::class_<ReusedMemory>(module, "ReusedMemory")
+      .def(py::init<>())
+      .def("add", &ReusedMemory::add, py::arg("tensor"))
+      .def("hand_out", &ReusedMemory::hand_out, py::arg("indices"))
+      .def("reclaim", &ReusedMemory::reclaim, py::arg("indices"))
+      .def(
+          "own_all",
+          [](const ReusedMemory& memory,
+             const std::vector<size_t>& indices,
+             const std::vector<at::Tensor>& tensors) {
+            bool all = true;
+            for (size_t i = 0; i < indices.size(); ++i) {
+              all = all && memory.owns(indices[i], tensors.at(i));
+            }
+            return all;
+          },
+          py::arg("indices"),
+          py::arg("tensors"));
   py::class_<StepCapture>(module, "StepCapture")
       .def(
           py::init([](TrainingRun& run, int num_warmup, size_t max_graphs) {
