@@ -46,18 +46,27 @@ void bind_capture(py::module_& module) {
       .def("hand_out", &ReusedMemory::hand_out, py::arg("indices"))
       .def("reclaim", &ReusedMemory::reclaim, py::arg("indices"))
       .def(
-          "own_all",
+          "hand_out_gradients",
+          &ReusedMemory::hand_out_gradients,
+          py::arg("indices"),
+          py::arg("parameters"))
+      .def(
+          "owns_gradients",
           [](const ReusedMemory& memory,
              const std::vector<size_t>& indices,
-             const std::vector<at::Tensor>& tensors) {
-            bool all = true;
+             const std::vector<at::Tensor>& parameters) -> std::optional<bool> {
+            size_t num_present = 0;
+            size_t num_own = 0;
             for (size_t i = 0; i < indices.size(); ++i) {
-              all = all && memory.owns(indices[i], tensors.at(i));
+              const auto& gradient = parameters.at(i).grad();
+              num_present += gradient.defined() ? 1 : 0;
+              num_own += memory.owns(indices[i], gradient) ? 1 : 0;
             }
-            return all;
+            return num_present == 0 ? std::nullopt
+                                    : std::optional(num_own == indices.size());
           },
           py::arg("indices"),
-          py::arg("tensors"));
+          py::arg("parameters"));
   py::class_<StepCapture>(module, "StepCapture")
       .def(
           py::init([](TrainingRun& run, int num_warmup, size_t max_graphs) {

@@ -376,8 +376,9 @@ def test_gradient_penalties_run_eagerly():
             x.requires_grad_(i > 2)
             loss = net(x, labels)["loss"]
             if i > 2:
-                (of_x,) = torch.autograd.grad(loss, x, create_graph=True)
-                loss = loss + of_x.square().sum()
+                wanted = [x, net.first.weight]
+                of_x, of_weight = torch.autograd.grad(loss, wanted, create_graph=True)
+                loss = loss + of_x.square().sum() + of_weight.square().sum()
             accelerator.backward(loss)
             optimizer.step()
             optimizer.zero_grad()
@@ -576,6 +577,36 @@ def test_releases_the_model():
     assert ref() is None
 
 
+def test_parameters_that_a_module_keeps_elsewhere():
+    class Recurrent(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(4)
+            self.lstm = torch.nn.LSTM(8, 5, batch_first=True)
+            self.head = torch.nn.Linear(5, 3)
+            # Used under two names, and by itself.
+            self.again = self.head.weight
+
+        def forward(self, x, labels):
+            out, _ = self.lstm(x)
+            logits = self.head(out.mean(1)) + self.again.sum()
+            return {"loss": functional.cross_entropy(logits, labels), "weight": self.head.weight}
+
+    def loop(accelerator, net, optimizer):
+        for i in range(8):
+            x, labels = batch_of(i, device=accelerator.device)
+            out = net(x, labels)
+            assert out["weight"] is net.head.weight
+            accelerator.backward(out["loss"] + out["weight"].square().sum())
+            optimizer.step()
+            optimizer.zero_grad()
+        return weights(net)
+
+    expected = loop(*made(False, net=Recurrent()))
+    fast = made(True, net=Recurrent())
+    assert_same(expected, loop(*fast))
+
+
 def test_two_models_take_turns():
     def loop(accelerator, net, optimizer):
         torch.manual_seed(1)
@@ -616,6 +647,67 @@ def test_reads_the_setting_of_the_launcher(monkeypatch):
     assert made(False)[0].fast_report() == []
     with pytest.raises(UsageError, match="fast is 1, expected True or False"):
         made(1)
+
+
+@pytest.mark.skipif(not HAS_GPU, reason="there is no GPU")
+def test_needs_no_more_memory_with_time():
+    accelerator, net, optimizer = made()
+    used = []
+    for i in range(2000):
+        x, labels = batch_of(i, length=2 + i % 20, device=accelerator.device)
+        accelerator.backward(net(x, labels)["loss"])
+        optimizer.step()
+        optimizer.zero_grad()
+        if i in (200, 1999):
+            torch.cuda.synchronize()
+            used.append(torch.cuda.memory_allocated())
+    assert used[0] == used[1]
+    assert report_of(accelerator)["graphs"] == 20
+
+
+@pytest.mark.skipif(not HAS_GPU, reason="there is no GPU")
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_a_transformers_model_with_dropout_learns_and_resumes_bit_for_bit(tmp_path, precision):
+    transformers = pytest.importorskip("transformers")
+
+    def model():
+        torch.manual_seed(5)
+        config = transformers.BertConfig(
+            hidden_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=128,
+            vocab_size=100,
+            num_labels=2,
+        )
+        return transformers.BertForSequenceClassification(config)
+
+    def train(accelerator, net, optimizer, steps):
+        losses = []
+        for i in steps:
+            ids = torch.randint(0, 100, (16, 12), generator=torch.Generator().manual_seed(i))
+            labels = (ids[:, 0] > 50).long()
+            ids, labels = ids.to(accelerator.device), labels.to(accelerator.device)
+            loss = net(input_ids=ids, labels=labels).loss
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.detach().clone())
+        return losses
+
+    options = {"mixed_precision": precision}
+    accelerator, net, optimizer = made(net=model(), **options)
+    for group in optimizer.param_groups:
+        group["lr"] = 2e-3
+    first = train(accelerator, net, optimizer, range(60))
+    accelerator.save_state(str(tmp_path / "saved"))
+    expected = train(accelerator, net, optimizer, range(60, 90))
+    assert torch.stack(expected[-10:]).mean() < 0.8 * torch.stack(first[:10]).mean()
+    assert not reasons(accelerator)
+    accelerator, net, optimizer = made(net=model(), **options)
+    accelerator.load_state(str(tmp_path / "saved"))
+    found = train(accelerator, net, optimizer, range(60, 90))
+    assert torch.equal(torch.stack(expected), torch.stack(found))
 
 
 class Loop:

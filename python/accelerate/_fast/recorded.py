@@ -83,9 +83,12 @@ class Call:
 class Outputs:
     """The tensors that a forward pass has computed, and how its result contains them."""
 
-    def __init__(self, result: Any, known: list[torch.Tensor]) -> None:
-        """`known` are inputs, parameters and buffers, which a model may return as they are."""
-        positions = {id(tensor): i for i, tensor in enumerate(known)}
+    def __init__(
+        self, result: Any, known: list[torch.Tensor], own: dict[int, torch.Tensor]
+    ) -> None:
+        """`known` are inputs, parameters and buffers, which a model may return as they are. `own`
+        are the tensors with which it computed in place of parameters."""
+        positions = {id(own.get(id(t), t)): i for i, t in enumerate(known)}
         tensors = tensors_of(result)
         self.result = result
         self._same_as = [positions.get(id(tensor)) for tensor in tensors]
@@ -130,46 +133,75 @@ def _are_inner(tensors: list[torch.Tensor]) -> list[bool]:
 
 
 class Weights:
-    """The tensors with which a model computes: its parameters, or copies of another dtype, which
-    spare a cast of each weight and of everything that the weights touch."""
+    """The tensors with which a model computes in place of its parameters: other tensors on the same
+    memory, or copies of another dtype, which spare a cast of each weight and of everything that the
+    weights touch. Graphs need tensors of their own because autograd remembers on which stream a
+    leaf was first used."""
 
     def __init__(self, module: torch.nn.Module, dtype: torch.dtype | None) -> None:
-        self._slots: list[tuple[dict, str, torch.Tensor]] = []
-        self._copies: dict[int, torch.nn.Parameter] = {}
-        self._parameters: list[torch.Tensor] = []
-        for owner in module.modules() if dtype is not None else ():
-            for name, parameter in owner._parameters.items():
-                if parameter is None or parameter.dtype != torch.float32:
-                    continue
-                self._slots.append((owner._parameters, name, parameter))
-                if id(parameter) not in self._copies:
-                    self._parameters.append(parameter)
-                    self._copies[id(parameter)] = torch.nn.Parameter(
-                        parameter.detach().to(dtype), requires_grad=False
-                    )
-
-    def of(self, parameter: torch.Tensor) -> torch.Tensor:
-        """The tensor with which the model computes instead of a parameter."""
-        return self._copies.get(id(parameter), parameter)
+        self._slots = [
+            (owner._parameters, name, parameter)
+            for owner in module.modules()
+            for name, parameter in owner._parameters.items()
+            if parameter is not None
+        ]
+        self._converted = list(
+            {
+                id(p): p for *_, p in self._slots if dtype is not None and p.dtype == torch.float32
+            }.values()
+        )
+        self._copies = [p.detach().to(dtype) for p in self._converted]
 
     @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Makes the module compute with the copies, which get the present values."""
-        if not self._slots:
-            yield
-            return
-        copies = list(self._copies.values())
+    def applied(self) -> Iterator[dict[int, torch.Tensor]]:
+        """Makes the module compute with new tensors that have the values of the parameters. Returns
+        these by the id of the parameter."""
         with torch.no_grad():
-            torch._foreach_copy_(copies, self._parameters)
-        for parameter, copy in zip(self._parameters, copies):
-            copy.requires_grad_(parameter.requires_grad)
+            if self._copies:
+                torch._foreach_copy_(self._copies, self._converted)
+        memory = {id(p): copy for p, copy in zip(self._converted, self._copies)}
+        own: dict[int, torch.Tensor] = {}
+        for *_, p in self._slots:
+            if id(p) not in own:
+                values = memory.get(id(p), p).detach()
+                own[id(p)] = torch.nn.Parameter(values, requires_grad=p.requires_grad)
         try:
-            for table, name, parameter in self._slots:
-                table[name] = self._copies[id(parameter)]
-            yield
+            for table, name, p in self._slots:
+                table[name] = own[id(p)]
+            yield own
         finally:
-            for table, name, parameter in self._slots:
-                table[name] = parameter
+            for table, name, p in self._slots:
+                table[name] = p
+
+
+def differentiate(
+    outputs: list[torch.Tensor],
+    gradients: list[torch.Tensor],
+    inputs: list[torch.Tensor],
+    parameters: list[torch.Tensor],
+    own: dict[int, torch.Tensor],
+    **options: Any,
+) -> list[torch.Tensor | None]:
+    """Returns the gradients of inputs and parameters. `own` are the tensors with which the model
+    computed in place of its parameters; modules that keep their parameters elsewhere, such as
+    LSTMs, may have used the parameters too."""
+    instead = [own[id(p)] for p in parameters if id(p) in own]
+    found = torch.autograd.grad(
+        outputs, [*inputs, *parameters, *instead], gradients, allow_unused=True, **options
+    )
+    count = len(inputs) + len(parameters)
+    more = iter(found[count:])
+    of_parameters = zip(parameters, found[len(inputs) : count])
+    return [
+        *found[: len(inputs)],
+        *(_sum(g, next(more)) if id(p) in own else g for p, g in of_parameters),
+    ]
+
+
+def _sum(a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return a + b
 
 
 class Gradients:
@@ -208,12 +240,13 @@ class RecordedPasses:
         self._inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in call.tensors]
         leaves = [t for t in self._inputs if t.requires_grad]
         self._num_inputs, self._used = len(leaves), used
-        state: dict[str, Outputs] = {}
+        state: dict[str, Any] = {}
 
         def forward() -> list[torch.Tensor]:
-            with weights.applied(), torch.enable_grad():
+            with weights.applied() as own, torch.enable_grad():
                 result = call.run(self._inputs)
-            state["outputs"] = outputs = Outputs(result, [*self._inputs, *known])
+            state["own"] = own
+            state["outputs"] = outputs = Outputs(result, [*self._inputs, *known], own)
             return [tensor.detach() for tensor in outputs.computed]
 
         # A cast that autocast has made before would keep the present values of a weight.
@@ -224,16 +257,10 @@ class RecordedPasses:
         self._seeds = [torch.zeros_like(t) for t, is_used in zip(outputs.computed, used) if is_used]
         found: dict[str, list[torch.Tensor | None]] = {}
 
-        def differentiate(retains: bool) -> None:
+        def backward(retains: bool) -> None:
             computed = [t for t, is_used in zip(state["outputs"].computed, used) if is_used]
-            found["all"] = list(
-                torch.autograd.grad(
-                    computed,
-                    [*leaves, *map(weights.of, parameters)],
-                    self._seeds,
-                    retain_graph=retains,
-                    allow_unused=True,
-                )
+            found["all"] = differentiate(
+                computed, self._seeds, leaves, parameters, state["own"], retain_graph=retains
             )
 
         def of_parameters() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -251,7 +278,7 @@ class RecordedPasses:
             ]
 
         def write() -> list[torch.Tensor]:
-            differentiate(accumulates)
+            backward(accumulates)
             targets, values = of_parameters()
             with torch.no_grad():
                 if targets:
@@ -259,7 +286,7 @@ class RecordedPasses:
             return of_inputs()
 
         def add() -> list[torch.Tensor]:
-            differentiate(False)
+            backward(False)
             targets, values = of_parameters()
             with torch.no_grad():
                 if targets:
@@ -269,6 +296,8 @@ class RecordedPasses:
         self._write, self._of_inputs = recorder.record(write)
         has_gradient = [g is not None for g in found["all"][self._num_inputs :]]
         self.parameters = [p for p, has in zip(parameters, has_gradient) if has]
+        # Where these are among the leaves: the inputs that require a gradient, then parameters.
+        self.positions = [len(leaves) + i for i, has in enumerate(has_gradient) if has]
         self._places = [gradients.of(p)[0] for p in self.parameters]
         self._has_gradient = has_gradient
         self._add, self._of_inputs_too = recorder.record(add) if accumulates else (None, [])
@@ -337,19 +366,25 @@ class RecordedPasses:
     def accumulate(self) -> list[torch.Tensor | None]:
         """Like `backward`, but also does what autograd would do with the gradients of parameters:
         sets or increases `grad`."""
-        memory = self._gradients.memory
-        present = [p.grad for p in self.parameters]
-        own = [g for g in present if g is not None]
+        memory, places = self._gradients.memory, self._places
         rest = [None] * len(self._has_gradient)
-        if self._add is not None and len(own) == len(present) and memory.own_all(self._places, own):
+        # None if no parameter has a gradient.
+        are_own = memory.owns_gradients(places, self.parameters)
+        if self._add is not None and are_own:
             self._add.replay()
             return [*(t.clone() for t in self._of_inputs_too), *rest]
-        memory.reclaim(self._places)
+        memory.reclaim(places)
         self._write.replay()
-        with torch.no_grad():
-            for p, before, new in zip(self.parameters, present, memory.hand_out(self._places)):
-                if before is None:
-                    p.grad = new
-                else:
-                    before.add_(new)
+        if are_own is None:
+            memory.hand_out_gradients(places, self.parameters)
+        else:
+            self._add_to_gradients(memory.hand_out(places))
         return [*(t.clone() for t in self._of_inputs), *rest]
+
+    def _add_to_gradients(self, new: list[torch.Tensor]) -> None:
+        with torch.no_grad():
+            for parameter, gradient in zip(self.parameters, new):
+                if parameter.grad is None:
+                    parameter.grad = gradient
+                else:
+                    parameter.grad.add_(gradient)

@@ -12,13 +12,21 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch.nn.modules import module as torch_module
 
 from accelerate._base.trees import describe
-from accelerate._fast.recorded import Call, Gradients, Outputs, RecordedPasses, Weights
+from accelerate._fast.recorded import (
+    Call,
+    Gradients,
+    Outputs,
+    RecordedPasses,
+    Weights,
+    differentiate,
+)
 from accelerate._fast.watch import Watch
 from accelerate.logging import get_logger
 
@@ -28,6 +36,8 @@ _NUM_WARM_UPS = 2
 # Entries for calls that were made only once. Reached only if something changes in every call.
 _MAX_ENTRIES = 1000
 _PLAIN = (type(None), bool, int, float, str, bytes, enum.Enum, torch.dtype, torch.device)
+
+_HOOKS_OF = attrgetter("_post_accumulate_grad_hooks")
 
 _log = get_logger(__package__)
 
@@ -50,8 +60,9 @@ class _Pass:
         self.is_done = False
         self.random_state: Any = None
         self.outputs: Outputs
-        # The inputs of an eager pass, whose outputs autograd knows.
+        # The inputs of an eager pass, and the tensors that it used in place of parameters.
         self.eager_inputs: list[torch.Tensor] | None = None
+        self.own: dict[int, torch.Tensor] = {}
         # Hooks of outputs from which other outputs are computed, and outputs whose gradient is
         # wanted.
         self.hooks: list[tuple[int, Callable]] = []
@@ -66,10 +77,10 @@ class _Pass:
             self.outputs = passes.outputs
             return passes.forward(self.call.tensors)
         inputs = [t.detach().requires_grad_(t.requires_grad) for t in self.call.tensors]
-        with self.replay.weights.applied(), torch.enable_grad():
+        with self.replay.weights.applied() as own, torch.enable_grad():
             result = self.call.run(inputs)
-        self.outputs = Outputs(result, self.replay.known(inputs))
-        self.eager_inputs = inputs
+        self.outputs = Outputs(result, self.replay.known(inputs), own)
+        self.eager_inputs, self.own = inputs, own
         return [tensor.detach() for tensor in self.outputs.computed]
 
     def backward(
@@ -81,9 +92,8 @@ class _Pass:
             return self._repeat(leaves, gradients, "a backward pass uses create_graph", True)
         if self.eager_inputs is not None:
             self._note_of_warm_up(used)
-            own = [t for t in self.eager_inputs if t.requires_grad]
             return self._differentiate(
-                self.outputs.computed, [*own, *self._weights(leaves[len(own) :])], gradients, False
+                self.outputs.computed, self.eager_inputs, leaves, self.own, gradients
             )
         if self.hooks or self.retained:
             why = "an output has a hook or keeps its gradient, and another output depends on it"
@@ -99,11 +109,8 @@ class _Pass:
             self.entry.passes = None
             return self._repeat(leaves, gradients, "", False)
         passes.seed(gradients)
-        owns = self.replay.owns_gradients and _only_accumulates(passes.parameters, leaves, edges)
+        owns = self.replay.owns_gradients and _only_accumulates(passes, len(leaves), edges)
         return passes.accumulate() if owns else passes.backward()
-
-    def _weights(self, parameters: list[torch.Tensor]) -> list[torch.Tensor]:
-        return list(map(self.replay.weights.of, parameters))
 
     def _note_of_warm_up(self, used: tuple[bool, ...]) -> None:
         self.entry.used = tuple(a or b for a, b in zip(self.entry.used or used, used))
@@ -113,22 +120,26 @@ class _Pass:
     def _differentiate(
         self,
         outputs: list[torch.Tensor],
+        inputs: list[torch.Tensor],
         leaves: list[torch.Tensor],
+        own: dict[int, torch.Tensor],
         gradients: tuple[torch.Tensor | None, ...],
-        creates_graph: bool,
+        creates_graph: bool = False,
     ) -> list[torch.Tensor | None]:
         handles = [outputs[position].register_hook(hook) for position, hook in self.hooks]
         for position in self.retained:
             outputs[position].retain_grad()
         pairs = [(t, g) for t, g in zip(outputs, gradients) if g is not None]
+        inputs = [t for t in inputs if t.requires_grad]
         try:
-            found = torch.autograd.grad(
+            found = differentiate(
                 [tensor for tensor, _ in pairs],
-                leaves,
                 [g for _, g in pairs],
+                inputs,
+                leaves[len(inputs) :],
+                own,
                 retain_graph=creates_graph or _keeps_graph(),
                 create_graph=creates_graph,
-                allow_unused=True,
             )
         finally:
             for handle in handles:
@@ -136,8 +147,7 @@ class _Pass:
         for position, ref in self.retained.items():
             if (tensor := ref()) is not None:
                 tensor.grad = outputs[position].grad
-        # Copies of weights have gradients of their dtype; autograd converts those.
-        return list(found)
+        return found
 
     def _repeat(
         self,
@@ -151,16 +161,17 @@ class _Pass:
         replay = self.replay
         held = self.eager_inputs if self.passes is None else self.passes.inputs
         assert held is not None
-        own = iter(leaves)
-        inputs = [next(own) if t.requires_grad else t for t in held]
+        given = iter(leaves)
+        inputs = [next(given) if t.requires_grad else t for t in held]
         buffers = [(buffer, buffer.clone()) for buffer in replay.watch.buffers]
         recorder = replay.recorder
         after = recorder.random_state()
         recorder.set_random_state(self.random_state)
         # A graph of the gradients needs the parameters themselves.
-        applied = nullcontext() if creates_graph else replay.weights.applied()
+        none: dict[int, torch.Tensor] = {}
+        applied = nullcontext(none) if creates_graph else replay.weights.applied()
         try:
-            with applied, torch.enable_grad():
+            with applied as own, torch.enable_grad():
                 result = self.call.run(inputs)
         finally:
             recorder.set_random_state(after)
@@ -169,26 +180,21 @@ class _Pass:
                     buffer.copy_(before)
         if why:
             replay.refuse(why)
-        outputs = Outputs(result, replay.known(inputs)).computed
-        if not creates_graph:
-            num_inputs = sum(t.requires_grad for t in inputs)
-            leaves = [*leaves[:num_inputs], *self._weights(leaves[num_inputs:])]
-        return self._differentiate(outputs, leaves, gradients, creates_graph)
+        outputs = Outputs(result, replay.known(inputs), own).computed
+        return self._differentiate(outputs, inputs, leaves, own, gradients, creates_graph)
 
 
 def _keeps_graph() -> bool:
     return torch._C._autograd._get_current_graph_task_keep_graph()
 
 
-def _only_accumulates(
-    parameters: list[torch.Tensor], leaves: list[torch.Tensor], edges: tuple
-) -> bool:
+def _only_accumulates(passes: RecordedPasses, num_leaves: int, edges: tuple) -> bool:
     """Whether the running backward pass adds to the `grad` of all parameters, and nobody looks at
     their gradients on the way."""
-    if any(p._post_accumulate_grad_hooks for p in parameters):
+    if any(map(_HOOKS_OF, passes.parameters)):
         return False
-    nodes = {id(leaf): node for leaf, (node, _) in zip(leaves, edges[-len(leaves) :])}
-    return all(torch._C._will_engine_execute_node(nodes[id(p)]) for p in parameters)
+    first = len(edges) - num_leaves
+    return all(torch._C._will_engine_execute_node(edges[first + i][0]) for i in passes.positions)
 
 
 class _Node(torch.autograd.Function):

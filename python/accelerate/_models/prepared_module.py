@@ -122,6 +122,8 @@ class Autocast(typing.NamedTuple):
         else:
             with self._context():
                 output = function(*args, **kwargs)
+        if all(t.dtype not in _REDUCED for t in tensors_of(output)):
+            return output
         return map_tensors(output, lambda t: t.float() if t.dtype in _REDUCED else t)
 
     def _context(self) -> AbstractContextManager:

@@ -30,30 +30,41 @@ size_t ReusedMemory::add(const at::Tensor& tensor) {
   return entries_.size() - 1;
 }
 
+at::Tensor ReusedMemory::tensor_on(Entry& entry) {
+  const auto& memory = entry.memory;
+  // Not a view, because `reclaim` changes the storage of what was handed out.
+  auto bytes = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(),
+      memory.storage().nbytes(),
+      data_owned_by(memory, memory.storage().mutable_data()),
+      /*allocator=*/nullptr,
+      /*resizable=*/false);
+  entry.handed_out = c10::weak_intrusive_ptr<c10::StorageImpl>(bytes);
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(std::move(bytes)),
+      memory.unsafeGetTensorImpl()->key_set(),
+      memory.dtype());
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(
+      memory.sizes(), memory.strides(), memory.storage_offset());
+  return tensor;
+}
+
 std::vector<at::Tensor> ReusedMemory::hand_out(
     const std::vector<size_t>& indices) {
   std::vector<at::Tensor> result;
   result.reserve(indices.size());
   for (const auto index : indices) {
-    auto& entry = entries_.at(index);
-    const auto& memory = entry.memory;
-    // Not a view, because `reclaim` changes the storage of what was handed out.
-    const auto bytes = c10::make_intrusive<c10::StorageImpl>(
-        c10::StorageImpl::use_byte_size_t(),
-        memory.storage().nbytes(),
-        data_owned_by(memory, memory.storage().mutable_data()),
-        /*allocator=*/nullptr,
-        /*resizable=*/false);
-    entry.handed_out = c10::weak_intrusive_ptr<c10::StorageImpl>(bytes);
-    auto tensor = at::empty({0}, memory.options());
-    tensor.set_(
-        c10::Storage(bytes),
-        memory.storage_offset(),
-        memory.sizes(),
-        memory.strides());
-    result.push_back(std::move(tensor));
+    result.push_back(tensor_on(entries_.at(index)));
   }
   return result;
+}
+
+void ReusedMemory::hand_out_gradients(
+    const std::vector<size_t>& indices,
+    const std::vector<at::Tensor>& parameters) {
+  for (size_t i = 0; i < indices.size(); ++i) {
+    parameters.at(i).mutable_grad() = tensor_on(entries_.at(indices[i]));
+  }
 }
 
 void ReusedMemory::reclaim(const std::vector<size_t>& indices) {

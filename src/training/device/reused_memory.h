@@ -26,6 +26,11 @@ class ACCELERATE_INTERNAL ReusedMemory {
   /// their own, which is allocated and filled on the current stream.
   void reclaim(const std::vector<size_t>& indices);
 
+  /// Sets the gradients of these parameters to the results of `hand_out`.
+  void hand_out_gradients(
+      const std::vector<size_t>& indices,
+      const std::vector<at::Tensor>& parameters);
+
   /// Whether this is a tensor from the latest `hand_out` and still covers the
   /// memory.
   bool owns(size_t index, const at::Tensor& tensor) const;
@@ -35,6 +40,8 @@ class ACCELERATE_INTERNAL ReusedMemory {
     at::Tensor memory;
     c10::weak_intrusive_ptr<c10::StorageImpl> handed_out;
   };
+  static at::Tensor tensor_on(Entry& entry);
+
   std::vector<Entry> entries_;
 };
 
