@@ -210,6 +210,27 @@ def test_leaves_outputs_that_somebody_holds():
     assert report_of(accelerator)["replayed"] == 5
 
 
+def test_leaves_outputs_of_other_shapes():
+    class Big(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(8, 70_000)
+
+        def forward(self, x):
+            return torch.tanh(self.linear(x) * 2)
+
+    accelerator, net, optimizer = made(True, net=Big())
+    held = []
+    for i in range(24):
+        x, _ = batch_of(i, length=2 + i % 4, device=accelerator.device)
+        out = net(x)
+        out.sum().backward()
+        optimizer.zero_grad()
+        held = [*held[-6:], (out, out.detach().clone())]
+        assert all(torch.equal(out, copied) for out, copied in held)
+    assert report_of(accelerator)["graphs"] == 4
+
+
 def test_large_outputs_may_be_changed_in_place():
     class Big(torch.nn.Module):
         def __init__(self) -> None:
@@ -661,7 +682,7 @@ def test_needs_no_more_memory_with_time():
         if i in (200, 1999):
             torch.cuda.synchronize()
             used.append(torch.cuda.memory_allocated())
-    assert used[0] == used[1]
+    assert used[1] <= used[0]
     assert report_of(accelerator)["graphs"] == 20
 
 

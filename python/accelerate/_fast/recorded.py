@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -28,7 +29,14 @@ class DeviceRecorder:
         """Records what `work` launches. Returns an object with `replay`, and the tensors that each
         replay fills, which are those that `work` returns."""
         results: list[torch.Tensor] = []
-        graph = _C.record_graph(self._device, self._memory, lambda: results.extend(work()))
+        # Freeing an old graph is not allowed during a recording.
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            graph = _C.record_graph(self._device, self._memory, lambda: results.extend(work()))
+        finally:
+            if collects:
+                gc.enable()
         return graph, results
 
     def is_recording(self) -> bool:
@@ -204,20 +212,39 @@ def _sum(a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor | None:
     return a + b
 
 
-class Gradients:
-    """The memory in which all graphs of a model leave the gradients of its parameters."""
+class Memory:
+    """What the graphs of one model share, besides the memory of their recorded work: tensors for
+    the gradients of parameters, and the outputs that callers got without a copy."""
 
     def __init__(self) -> None:
-        self.memory = _C.ReusedMemory()
+        self.gradients = _C.ReusedMemory()
+        self._outputs = _C.ReusedMemory()
+        self._handed_out: list[int] = []
         self._known: dict[int, tuple[int, torch.Tensor]] = {}
 
-    def of(self, parameter: torch.Tensor) -> tuple[int, torch.Tensor]:
-        """Returns the index in `memory` and the tensor for the gradient of a parameter."""
+    def gradient_of(self, parameter: torch.Tensor) -> tuple[int, torch.Tensor]:
+        """Returns the index in `gradients` and the tensor for the gradient of a parameter. Must be
+        called for the first time outside of a recording: memory of a recording is reused by the
+        forward passes of all graphs."""
         known = self._known.get(id(parameter))
         if known is None:
             tensor = torch.empty_like(parameter, requires_grad=False)
-            known = self._known[id(parameter)] = (self.memory.add(tensor), tensor)
+            known = self._known[id(parameter)] = (self.gradients.add(tensor), tensor)
         return known
+
+    def add_output(self, tensor: torch.Tensor) -> int:
+        return self._outputs.add(tensor)
+
+    def hand_out(self, outputs: list[int]) -> list[torch.Tensor]:
+        """Returns outputs of the latest forward pass without a copy."""
+        self._handed_out = outputs
+        return self._outputs.hand_out(outputs)
+
+    def reclaim_outputs(self) -> None:
+        """Call this before any graph is replayed, because each may overwrite the outputs of the
+        others."""
+        self._outputs.reclaim(self._handed_out)
+        self._handed_out = []
 
 
 class RecordedPasses:
@@ -231,12 +258,14 @@ class RecordedPasses:
         parameters: list[torch.Tensor],
         known: list[torch.Tensor],
         used: tuple[bool, ...],
-        gradients: Gradients,
+        memory: Memory,
         accumulates: bool,
     ) -> None:
         """`parameters` are those that require a gradient, `known` the parameters and buffers that
         the result may contain, and `used` tells which of the computed outputs have a gradient.
         With `accumulates`, a second backward pass is recorded, which adds to the gradients."""
+        for parameter in parameters:
+            memory.gradient_of(parameter)
         self._inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in call.tensors]
         leaves = [t for t in self._inputs if t.requires_grad]
         self._num_inputs, self._used = len(leaves), used
@@ -253,7 +282,7 @@ class RecordedPasses:
         torch.clear_autocast_cache()
         self._forward, self._results = recorder.record(forward)
         outputs = self.outputs = state["outputs"]
-        self._gradients = gradients
+        self._memory = memory
         self._seeds = [torch.zeros_like(t) for t, is_used in zip(outputs.computed, used) if is_used]
         found: dict[str, list[torch.Tensor | None]] = {}
 
@@ -265,7 +294,7 @@ class RecordedPasses:
 
         def of_parameters() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
             pairs = [
-                (gradients.of(p)[1], g)
+                (memory.gradient_of(p)[1], g)
                 for p, g in zip(parameters, found["all"][self._num_inputs :])
                 if g is not None
             ]
@@ -298,16 +327,15 @@ class RecordedPasses:
         self.parameters = [p for p, has in zip(parameters, has_gradient) if has]
         # Where these are among the leaves: the inputs that require a gradient, then parameters.
         self.positions = [len(leaves) + i for i, has in enumerate(has_gradient) if has]
-        self._places = [gradients.of(p)[0] for p in self.parameters]
+        self._places = [memory.gradient_of(p)[0] for p in self.parameters]
         self._has_gradient = has_gradient
         self._add, self._of_inputs_too = recorder.record(add) if accumulates else (None, [])
         found.clear()
         state.clear()
         outputs.detach()
         torch.clear_autocast_cache()
-        self._handed_out = _C.ReusedMemory()
         self._large = {
-            i: self._handed_out.add(t)
+            i: memory.add_output(t)
             for i, t in enumerate(self._results)
             if t.numel() * t.element_size() > _COPIED_BYTES
         }
@@ -322,13 +350,12 @@ class RecordedPasses:
 
     def forward(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Replays the forward pass. The results belong to the caller."""
-        large = list(self._large.values())
-        self._handed_out.reclaim(large)
+        self._memory.reclaim_outputs()
         with torch.no_grad():
             for own, tensor in zip(self._inputs, tensors):
                 own.copy_(tensor, non_blocking=True)
         self._forward.replay()
-        shared = iter(self._handed_out.hand_out(large))
+        shared = iter(self._memory.hand_out(list(self._large.values())))
         return [
             next(shared) if i in self._large else t.clone() for i, t in enumerate(self._results)
         ]
@@ -354,7 +381,7 @@ class RecordedPasses:
     def backward(self) -> list[torch.Tensor | None]:
         """Replays the backward pass. Returns the gradients of the inputs that require one, and of
         all parameters."""
-        memory = self._gradients.memory
+        memory = self._memory.gradients
         memory.reclaim(self._places)
         self._write.replay()
         given = iter(memory.hand_out(self._places))
@@ -366,7 +393,7 @@ class RecordedPasses:
     def accumulate(self) -> list[torch.Tensor | None]:
         """Like `backward`, but also does what autograd would do with the gradients of parameters:
         sets or increases `grad`."""
-        memory, places = self._gradients.memory, self._places
+        memory, places = self._memory.gradients, self._places
         rest = [None] * len(self._has_gradient)
         # None if no parameter has a gradient.
         are_own = memory.owns_gradients(places, self.parameters)

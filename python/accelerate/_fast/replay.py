@@ -19,14 +19,7 @@ import torch
 from torch.nn.modules import module as torch_module
 
 from accelerate._base.trees import describe
-from accelerate._fast.recorded import (
-    Call,
-    Gradients,
-    Outputs,
-    RecordedPasses,
-    Weights,
-    differentiate,
-)
+from accelerate._fast.recorded import Call, Memory, Outputs, RecordedPasses, Weights, differentiate
 from accelerate._fast.watch import Watch
 from accelerate.logging import get_logger
 
@@ -269,7 +262,7 @@ class Replay:
     def _forget(self) -> None:
         self._entries: dict[tuple, _Entry] = {}
         self._num_graphs = 0
-        self._gradients = Gradients()
+        self._memory = Memory()
 
     def _alive(self) -> torch.nn.Module:
         module = self._module()
@@ -427,7 +420,7 @@ class Replay:
             [p for p in self.watch.parameters if p.requires_grad],
             self.known([]),
             entry.used,
-            self._gradients,
+            self._memory,
             self.accumulates,
         )
         self._num_graphs += 1

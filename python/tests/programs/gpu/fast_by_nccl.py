@@ -19,8 +19,12 @@ def train(fast, **options):
     AcceleratorState._reset_state()
     torch.manual_seed(3)
     accelerator = Accelerator(fast=fast, **options)
+    # A bias before the norm would have no gradient but rounding errors, which AdamW amplifies.
     net = torch.nn.Sequential(
-        torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.Tanh(), torch.nn.Linear(32, 1)
+        torch.nn.Linear(16, 32, bias=False),
+        torch.nn.BatchNorm1d(32),
+        torch.nn.Tanh(),
+        torch.nn.Linear(32, 1),
     )
     optimizer = torch.optim.AdamW(net.parameters(), lr=2.0**-6)
     net, optimizer = accelerator.prepare(net, optimizer)
