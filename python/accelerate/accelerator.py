@@ -405,6 +405,8 @@ class Accelerator(Configuration, Processes):
         """Returns why the model always runs eagerly, or an empty string."""
         if not _C.has_device_graphs(self.device):
             return f"{self.device.type} has no device graphs. Use a GPU"
+        if _verification.RECORDER is not None:
+            return "accelerate verify reads the results of each step on the host"
         if self.state.dynamo_plugin.backend != DynamoBackend.NO or has_compiled_inner(model):
             return "it is compiled. Leave out torch.compile or fast"
         if context.is_spread:

@@ -5,6 +5,7 @@ its results into the same tensors, as a graph does."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from unittest import mock
 
@@ -37,6 +38,9 @@ class EagerRecorder:
 
     def is_recording(self) -> bool:
         return False
+
+    def as_if_recording(self) -> AbstractContextManager:
+        return nullcontext()
 
     def random_state(self) -> Any:
         return torch.get_rng_state()

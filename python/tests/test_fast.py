@@ -625,7 +625,8 @@ def test_parameters_that_a_module_keeps_elsewhere():
 
     expected = loop(*made(False, net=Recurrent()))
     fast = made(True, net=Recurrent())
-    assert_same(expected, loop(*fast))
+    # Kernels of LSTMs on GPUs add in no fixed order.
+    assert_same(expected, loop(*fast), 1e-3 if HAS_GPU else 2e-5)
 
 
 def test_two_models_take_turns():

@@ -42,6 +42,18 @@ class DeviceRecorder:
     def is_recording(self) -> bool:
         return _C.is_recording_graph(self._device)
 
+    @contextmanager
+    def as_if_recording(self) -> Iterator[None]:
+        """Makes libraries compute as they do while a graph is recorded. For example, transformers
+        otherwise leaves out a mask that hides nothing, which selects another kernel for
+        attention."""
+        before = torch.cuda.is_current_stream_capturing
+        torch.cuda.is_current_stream_capturing = lambda: True
+        try:
+            yield
+        finally:
+            torch.cuda.is_current_stream_capturing = before
+
     def _generator(self) -> torch.Generator:
         index = self._device.index
         return torch.cuda.default_generators[

@@ -70,7 +70,12 @@ class _Pass:
             self.outputs = passes.outputs
             return passes.forward(self.call.tensors)
         inputs = [t.detach().requires_grad_(t.requires_grad) for t in self.call.tensors]
-        with self.replay.weights.applied() as own, torch.enable_grad():
+        recorder = self.replay.recorder
+        with (
+            self.replay.weights.applied() as own,
+            recorder.as_if_recording(),
+            torch.enable_grad(),
+        ):
             result = self.call.run(inputs)
         self.outputs = Outputs(result, self.replay.known(inputs), own)
         self.eager_inputs, self.own = inputs, own
@@ -164,7 +169,7 @@ class _Pass:
         none: dict[int, torch.Tensor] = {}
         applied = nullcontext(none) if creates_graph else replay.weights.applied()
         try:
-            with applied as own, torch.enable_grad():
+            with applied as own, recorder.as_if_recording(), torch.enable_grad():
                 result = self.call.run(inputs)
         finally:
             recorder.set_random_state(after)
