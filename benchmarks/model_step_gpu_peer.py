@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The peer's side of model_step_gpu.py: transformers with the `accelerate` that Python finds.
 
-  model_step_gpu_peer.py bert|gpt2|llama BATCH TOKENS DROPOUT STEPS MODE [OPTION...]
+  model_step_gpu_peer.py bert|tiny|gpt2|llama BATCH TOKENS DROPOUT STEPS MODE [OPTION...]
 
 MODE is `eager`, a mode of torch.compile (`default`, `reduce-overhead`), or `captured`: the same loop
 through `accelerator.capture`. Our package alone has that, `master_weights` (in fp32, with bf16 weights)
-and `fused` (`prepare(..., fuse=True)`). `nocache`: models keep no keys and values.
+and `fused` (`prepare(..., fuse=True)`). `nocache`: models keep no keys and values. `accumulate`: an
+update after four micro-batches, in `with accelerator.accumulate(model)`. `tiny`: two layers of 128.
 """
 import statistics
 import sys
@@ -22,6 +23,10 @@ def make_model(name, p):
     if name == "bert":
         return AutoModelForSequenceClassification.from_config(BertConfig(
             num_labels=2, hidden_dropout_prob=p, attention_probs_dropout_prob=p))
+    if name == "tiny":
+        return AutoModelForSequenceClassification.from_config(BertConfig(
+            num_labels=2, hidden_dropout_prob=p, attention_probs_dropout_prob=p, hidden_size=128,
+            num_hidden_layers=2, num_attention_heads=2, intermediate_size=512))
     if name == "llama":  # As Llama 3.2 1B.
         return AutoModelForCausalLM.from_config(LlamaConfig(
             vocab_size=128256, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16,
@@ -32,7 +37,7 @@ def make_model(name, p):
 
 def make_inputs(name, batch, tokens):
     ids = torch.randint(1000, 30000, (batch, tokens))
-    if name != "bert":
+    if name not in ("bert", "tiny"):
         return {"input_ids": ids, "labels": ids}
     mask = torch.ones(batch, tokens, dtype=torch.long)
     mask[:batch // 4, tokens // 2:] = 0
@@ -41,12 +46,14 @@ def make_inputs(name, batch, tokens):
 
 def main():
     name, batch, tokens, dropout, steps, mode, *options = sys.argv[1:]
-    if unknown := set(options) - {"master_weights", "fused", "nocache"}:
-        sys.exit(f"got {sorted(unknown)}, expected master_weights, fused or nocache")
+    if unknown := set(options) - {"master_weights", "fused", "nocache", "accumulate"}:
+        sys.exit(f"got {sorted(unknown)}, expected master_weights, fused, nocache or accumulate")
     steps = int(steps)
     start = time.perf_counter()
     with_masters = {"master_weights": True} if "master_weights" in options else {}
-    accelerator = Accelerator(mixed_precision="bf16", **with_masters)
+    accelerator = Accelerator(
+        mixed_precision="bf16", gradient_accumulation_steps=4 if "accumulate" in options else 1,
+        **with_masters)
     model = make_model(name, float(dropout))
     if "nocache" in options:
         model.config.use_cache = False
@@ -64,6 +71,13 @@ def main():
         optimizer.step()
         optimizer.zero_grad()
 
+    if "accumulate" in options:
+        plain = step
+
+        def step(inputs):
+            with accelerator.accumulate(model):
+                plain(inputs)
+
     if mode == "captured":
         step = accelerator.capture(step)
 
@@ -80,6 +94,8 @@ def main():
     print(statistics.median(run(steps) / steps for _ in range(5)))
     print(f"first step after {first:.1f} s, "
           f"at most {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB", file=sys.stderr)
+    if hasattr(accelerator, "fast_report"):
+        print(accelerator.fast_report(), file=sys.stderr)
 
 
 main()

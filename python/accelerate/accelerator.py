@@ -32,6 +32,7 @@ from accelerate._checkpoint.saving import Checkpoints, log_saved_model, new_cont
 from accelerate._models.compiling import compiled
 from accelerate._models.deepspeed_engine import DeepSpeedEngine
 from accelerate._models.prepared_module import (
+    REPLAY,
     Autocast,
     Scope,
     attach,
@@ -151,6 +152,7 @@ class Accelerator(Configuration, Processes):
         parallelism_config: ParallelismConfig | None = None,
         *,
         master_weights: bool = False,
+        fast: bool | None = None,
     ) -> None:
         _options.refuse_what_is_not_there({"megatron_lm_plugin": megatron_lm_plugin})
         if split_batches:
@@ -225,6 +227,9 @@ class Accelerator(Configuration, Processes):
         options.debug = self.state.debug
         _options.put("Accelerator", options, {"master_weights": master_weights})
         self._has_masters = options.master_weights
+        self._fast = _options.is_fast(fast)
+        # What the running `prepare` replaces in models.
+        self._plans: list[Any] = []
         options.cpu = self.state.device.type == "cpu"
         options.environment = self.state.environment
         options.process_group = self.state.group
@@ -327,7 +332,7 @@ class Accelerator(Configuration, Processes):
             )
         if not isinstance(fuse, bool):
             raise UsageError(f"[prepare] fuse is {fuse!r}, expected True or False")
-        fused = self._plan_fusion(args) if fuse else []
+        self._plans = self._plan_fusion(args, fuse) if fuse or self._fast else []
         objects = args if self.deepspeed_plugin is None else self._resolve_deepspeed(args)
         num_optimizers = len(self._optimizers)
         first = [self._prepare_one(obj, placed) for obj, placed in zip(objects, placements)]
@@ -337,8 +342,10 @@ class Accelerator(Configuration, Processes):
             # If `prepare` fails, its objects must not appear in checkpoints and later calls.
             del self._optimizers[num_optimizers:]
             raise
-        for plan in fused:
+        for plan in self._plans:
             plan.apply()
+        self._plans = []
+        self._speed_up_optimizers()
         # Schedulers look for their prepared optimizers, so prepare them last.
         result = [
             self._prepare_scheduler(obj, isinstance(given, DummyScheduler))
@@ -348,19 +355,77 @@ class Accelerator(Configuration, Processes):
         ]
         return result[0] if len(result) == 1 else tuple(result)
 
-    def _plan_fusion(self, args: tuple) -> list[Any]:
+    def _plan_fusion(self, args: tuple, is_required: bool) -> list[Any]:
         # Imported when needed, because few programs use it.
         from accelerate._fuse import Plan
 
         models = [obj for obj in args if isinstance(obj, torch.nn.Module)]
+        is_compiled = self.state.dynamo_plugin.backend != DynamoBackend.NO
+        if not is_required:
+            return [] if is_compiled else [Plan(m) for m in models if not has_compiled_inner(m)]
         if not models:
             raise UsageError("[prepare] fuse=True needs a model. Pass one to prepare()")
-        if self.state.dynamo_plugin.backend != DynamoBackend.NO:
+        if is_compiled:
             raise UsageError(
                 "[prepare] fuse=True does not work with a dynamo_backend, because the compiler "
                 "also fuses operations. Leave one of them out"
             )
-        return [Plan(model) for model in models]
+        plans = [Plan(model) for model in models]
+        for plan in plans:
+            plan.check()
+        return plans
+
+    def _speed_up_optimizers(self) -> None:
+        if not self._fast or self._has_masters or self._spreads:
+            return
+        from accelerate._fast import use_fused_kernels
+
+        for prepared in self._optimizers:
+            use_fused_kernels(prepared.optimizer)
+
+    def _replay_of(self, model: torch.nn.Module, context: _C.ModelContext) -> Any:
+        """Returns what replays the passes of the model, or None."""
+        if not self._fast or context.is_for_evaluation:
+            return None
+        from accelerate._fast import DeviceRecorder, Replay
+
+        is_fused = any(plan.module is model and not plan.is_empty for plan in self._plans)
+        return Replay(
+            model,
+            DeviceRecorder(self.device),
+            self.device,
+            # Models whose operators are known to work in bf16.
+            weight_dtype=torch.bfloat16 if is_fused and self._computes_in == "bf16" else None,
+            accumulates=self._run.num_accumulation_steps > 1,
+            owns_gradients=context.is_local,
+            refusal=self._why_not_to_replay(model, context),
+        )
+
+    def _why_not_to_replay(self, model: torch.nn.Module, context: _C.ModelContext) -> str:
+        """Returns why the model always runs eagerly, or an empty string."""
+        if not _C.has_device_graphs(self.device):
+            return f"{self.device.type} has no device graphs. Use a GPU"
+        if _verification.RECORDER is not None:
+            return "accelerate verify reads the results of each step on the host"
+        if self.state.dynamo_plugin.backend != DynamoBackend.NO or has_compiled_inner(model):
+            return "it is compiled. Leave out torch.compile or fast"
+        if context.is_spread:
+            return "its parameters are sharded"
+        if self._has_masters:
+            return "it has master weights. Use accelerator.capture() instead of fast"
+        if self._context.has_own_engine or self.deepspeed_plugin is not None:
+            return "another engine computes its gradients"
+        if not context.is_local and self._ddp.find_unused_parameters:
+            return "find_unused_parameters searches the graph of each pass"
+        return ""
+
+    def fast_report(self) -> list[dict[str, Any]]:
+        """With `fast=True`, returns for each prepared model its class name (`model`), the number
+        of forward passes that were replayed (`replayed`), the number of recorded graphs (`graphs`),
+        and how many passes ran eagerly for each reason (`eager`). Forward passes without gradients
+        are not counted."""
+        replays = (model.__dict__.get(REPLAY) for model in self._models)
+        return [replay.report() for replay in replays if replay is not None]
 
     def _resolve_deepspeed(self, args: tuple) -> list[Any]:
         if self.deepspeed_plugin is not self._deepspeed_plugin:
@@ -438,7 +503,8 @@ class Accelerator(Configuration, Processes):
     ) -> torch.nn.Module:
         is_of_deepspeed = self.deepspeed_plugin is not None and not evaluation_mode
         deepspeed = DeepSpeedEngine(self, self._context) if is_of_deepspeed else None
-        prepared = attach(model, context, self._autocast(), self._ddp, deepspeed)
+        replay = self._replay_of(model, context)
+        prepared = attach(model, context, self._autocast(), self._ddp, deepspeed, replay)
         if self.state.dynamo_plugin.backend != DynamoBackend.NO:
             prepared = compiled(prepared, self.state.dynamo_plugin, evaluation_mode)
         index = next(i for i, known in enumerate(self._models) if known is model)
@@ -473,6 +539,7 @@ class Accelerator(Configuration, Processes):
         """Returns the prepared optimizer, which does not step during gradient accumulation."""
         prepared = self._prepare_optimizer(optimizer, device_placement)
         self._run.wire()
+        self._speed_up_optimizers()
         return prepared
 
     def _prepare_optimizer(

@@ -43,6 +43,7 @@ void bind_settings(py::module_& module) {
       py::arg("document"));
   module.attr("DEFAULT_MAIN_PROCESS_PORT") = kDefaultMainProcessPort;
   py::module_ names = module.def_submodule("variables");
+  names.attr("FAST") = variables::kFast;
   names.attr("MIXED_PRECISION") = variables::kMixedPrecision;
   names.attr("GRADIENT_ACCUMULATION_STEPS") =
       variables::kGradientAccumulationSteps;

@@ -133,6 +133,13 @@ def test_captured_steps_of_several_nccl_ranks_train_as_they_are_written(tmp_path
 
 
 @pytest.mark.parametrize("num_ranks", [2, 4])
+def test_replayed_passes_of_several_nccl_ranks_train_as_they_are_written(tmp_path, num_ranks):
+    variables = nccl_variables(num_ranks)
+    result = ranks.run(launch(num_ranks), tmp_path, "gpu/fast_by_nccl.py", **variables)
+    assert ranks.check(result).count("fast\n") == num_ranks
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4])
 def test_several_nccl_ranks_train_as_pytorch_in_one_process(tmp_path, num_ranks):
     variables = nccl_variables(num_ranks)
     result = ranks.run(launch(num_ranks), tmp_path, "gpu/several_nccl_ranks.py", **variables)

@@ -53,10 +53,12 @@ TEST(WorkerVariables, HaveTheOriginalsNamesAndValues) {
           .enable_cpu_affinity = true,
           .debug = true,
           .gradient_accumulation_steps = 8,
+          .fast = true,
       }),
       ElementsAre(
           Pair("ACCELERATE_CPU_AFFINITY", "1"),
           Pair("ACCELERATE_DEBUG_MODE", "1"),
+          Pair("ACCELERATE_FAST", "1"),
           Pair("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "8"),
           Pair("ACCELERATE_MIXED_PRECISION", "bf16"),
           Pair("ACCELERATE_USE_CPU", "True"),

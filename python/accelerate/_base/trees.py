@@ -109,3 +109,20 @@ def has_only_tensors(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return all(has_only_tensors(item) for item in value)
     return isinstance(value, torch.Tensor)
+
+
+def describe(value: Any, leaf: Callable[[Any], str] = repr) -> str:
+    """Returns a string that is equal for values that differ only in the contents of tensors. `leaf`
+    describes everything else."""
+    if isinstance(value, torch.Tensor):
+        return "*"
+    if isinstance(value, Mapping):
+        items = (f"{key!r}: {describe(item, leaf)}" for key, item in value.items())
+        return "{" + ", ".join(items) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(describe(item, leaf) for item in value) + "]"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return describe(
+            {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}, leaf
+        )
+    return leaf(value)

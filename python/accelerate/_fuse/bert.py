@@ -62,7 +62,7 @@ class _BertAttention(Piece):
             past_key_values is not None
             # Autocast caches the casts of individual weights, but would cast the joined weights in
             # every call.
-            or torch.is_autocast_enabled(hidden_states.device.type)
+            or _would_be_cast(hidden_states.device.type, self.query.weight)
             or not self._accelerate_may_bypass()
         ):
             return super().forward(hidden_states, attention_mask, past_key_values, **kwargs)
@@ -86,6 +86,12 @@ class _BertAttention(Piece):
             **kwargs,
         )
         return context.reshape(*hidden_states.shape[:-1], -1).contiguous(), weights
+
+
+def _would_be_cast(device_type: str, weight: torch.Tensor) -> bool:
+    return torch.is_autocast_enabled(device_type) and (
+        weight.dtype != torch.get_autocast_dtype(device_type)
+    )
 
 
 class _BertOutput(Piece):

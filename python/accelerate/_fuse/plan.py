@@ -36,7 +36,7 @@ def _recipe_of(submodule: Any) -> type[Piece] | None:
 
 
 class Plan:
-    """The pieces found in a module. Raises an error before `prepare` if there are none."""
+    """The pieces found in a module."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         if is_compiled_module(module) or has_compiled_inner(module):
@@ -44,13 +44,21 @@ class Plan:
                 "[prepare] fuse=True does not work with a compiled model, because the compiler "
                 "also fuses operations. Leave out torch.compile or fuse"
             )
+        self.module = module
         self._name = module.__class__.__name__
         self._recipes: list[tuple[torch.nn.Module, type[Piece]]] = []
         self._losses: list[tuple[Any, Callable]] = []
         self._blocks: list[tuple[torch.nn.Module, torch.nn.Module, torch.nn.Module]] = []
         for model in _models_in(module):
             self._plan(model)
-        if not self._recipes and not self._losses:
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._recipes and not self._losses
+
+    def check(self) -> None:
+        """Raises an error if nothing was found."""
+        if self.is_empty:
             raise UsageError(
                 f"[prepare] fuse=True found nothing to fuse in {self._name}. Fusion supports "
                 "GPT-2, BERT, DistilBERT, RoBERTa, Llama and similar transformers models. Leave "
@@ -90,8 +98,9 @@ class Plan:
         for model, loss in self._losses:
             counts["loss"] += 1
             model.loss_function = CausalLoss(loss)
-        kinds = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
-        _log.info(f"[prepare] Fused in {self._name}: {kinds}")
+        if counts:
+            kinds = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+            _log.info(f"[prepare] Fused in {self._name}: {kinds}")
 
 
 def _is_of_its_class(module: torch.nn.Module) -> bool:

@@ -122,6 +122,8 @@ class Autocast(typing.NamedTuple):
         else:
             with self._context():
                 output = function(*args, **kwargs)
+        if all(t.dtype not in _REDUCED for t in tensors_of(output)):
+            return output
         return map_tensors(output, lambda t: t.float() if t.dtype in _REDUCED else t)
 
     def _context(self) -> AbstractContextManager:
@@ -177,6 +179,9 @@ def refuse_compiled_twice(function: Any) -> None:
             "because torch.compile was called twice. Compile the module once, or after prepare()"
         )
 
+
+# The attribute of a module with what replays its calls (`accelerate._fast`).
+REPLAY = "_accelerate_replay"
 
 _REDUCED = (torch.float16, torch.bfloat16)
 _READ_OF_MEMORY = "cannot be read, because this rank only has a shard of it"
@@ -412,6 +417,14 @@ class _InPrecision(InPlace):
         return self._accelerate_autocast.run(super().__call__, args, kwargs)
 
 
+class _Replayed(InPlace):
+    """The user's own module, whose `forward` may be replayed."""
+
+    @classmethod
+    def _accelerate_type_for(cls, kind: type) -> type:
+        return _type_of(_Replayed, kind)
+
+
 class _Routed(InPlace):
     """The user's own module, whose calls go through the engine of the prepared module while that
     exists. Loops for DeepSpeed call either of the two."""
@@ -593,11 +606,31 @@ def _is_prepared_as(kind: type, module: Any) -> bool:
     return getattr(type(module), "_accelerate_kind", None) is kind
 
 
+def _forward_of(kind: type, module: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls the user's `forward`, or replays it."""
+    replay = module.__dict__.get(REPLAY)
+    if replay is None:
+        return kind.forward(module, *args, **kwargs)
+    return replay(functools.partial(kind.forward, module), args, kwargs)
+
+
+def _replayed_forward(kind: type) -> Callable:
+    @functools.wraps(kind.forward)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _is_prepared_as(kind, self):
+            return kind.forward(self, *args, **kwargs)
+        return _forward_of(kind, self, *args, **kwargs)
+
+    return forward
+
+
 def _engine_forward(kind: type) -> Callable:
     @functools.wraps(kind.forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _is_prepared_as(kind, self) or (engine := self._accelerate_engine).is_inside:
+        if not _is_prepared_as(kind, self):
             return kind.forward(self, *args, **kwargs)
+        if (engine := self._accelerate_engine).is_inside:
+            return _forward_of(kind, self, *args, **kwargs)
         return engine.run(functools.partial(kind.forward, self), args, kwargs)
 
     return _keep_out_of_graphs(forward)
@@ -627,19 +660,20 @@ def _precise_forward(kind: type) -> Callable:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not _is_prepared_as(kind, self):
             return kind.forward(self, *args, **kwargs)
-        run = functools.partial(kind.forward, self)
+        run = functools.partial(_forward_of, kind, self)
         return self._accelerate_autocast.run(run, args, kwargs)
 
     return forward
 
 
-for _function in (_Engine.run, _Prepared.__call__, _Routed.__call__, _run_compiled):
+for _function in (_Engine.run, _Prepared.__call__, _Routed.__call__, _run_compiled, _forward_of):
     _keep_out_of_graphs(_function)
 
 _FORWARDS = {
     _Prepared: _engine_forward,
     _DeepSpeedPrepared: _engine_forward,
     _InPrecision: _precise_forward,
+    _Replayed: _replayed_forward,
 }
 # One type for all modules of a class. A type exists while any of its modules exists.
 _types: weakref.WeakValueDictionary[tuple, type] = weakref.WeakValueDictionary()
@@ -740,12 +774,19 @@ def attach(
     autocast: Autocast | None,
     ddp: _C.DdpOptions,
     deepspeed: DeepSpeedEngine | None = None,
+    replay: Any = None,
 ) -> torch.nn.Module:
     """Returns the module itself, or a prepared object that shares its attributes. The latter is
-    needed if the engine has work to do around calls, or if `deepspeed` is given."""
+    needed if the engine has work to do around calls, or if `deepspeed` is given. Calls of `forward`
+    go through `replay` if it is given."""
     kind = module.__class__
+    module.__dict__.pop(REPLAY, None)
+    if replay is not None:
+        module.__dict__[REPLAY] = replay
     if autocast is not None:
         set_type(module, _type_of(_InPrecision, kind, autocast))
+    elif replay is not None and context.is_local:
+        set_type(module, _type_of(_Replayed, kind))
     if context.is_local and deepspeed is None:
         _local[module] = context
         return module

@@ -3,32 +3,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from accelerate import _C
-from accelerate._base.trees import tensors_of, with_tensors
-
-
-def _describe(value: Any) -> str:
-    """Returns a string that is equal for inputs that differ only in the values of tensors."""
-    if isinstance(value, torch.Tensor):
-        return "*"
-    if isinstance(value, Mapping):
-        items = (f"{key!r}: {_describe(item)}" for key, item in value.items())
-        return "{" + ", ".join(items) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_describe(item) for item in value) + "]"
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _describe(
-            {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        )
-    # A recording contains the values of numbers and strings.
-    return repr(value)
+from accelerate._base.trees import describe, tensors_of, with_tensors
 
 
 class CapturedStep:
@@ -49,7 +31,8 @@ class CapturedStep:
             outputs = [tensor.detach() for tensor in tensors_of(result)]
             return outputs, with_tensors(result, outputs)
 
-        outputs, result = self._capture.call(tensors_of(inputs), _describe(inputs), run)
+        # Numbers and strings are part of the recording.
+        outputs, result = self._capture.call(tensors_of(inputs), describe(inputs), run)
         return with_tensors(result, outputs)
 
     @property

@@ -26,7 +26,7 @@ from accelerate.utils.dataclasses import (
     ProfileKwargs,
     TERecipeKwargs,
 )
-from accelerate.utils.environment import str_to_bool
+from accelerate.utils.environment import parse_flag_from_env, str_to_bool
 
 _HANDLERS = (
     AORecipeKwargs,
@@ -207,3 +207,12 @@ def accumulation_plugin(
             "`GradientAccumulationPlugin` object."
         )
     return plugin
+
+
+def is_fast(fast: bool | None) -> bool:
+    """Returns the argument `fast`, or the launcher's setting if it is None."""
+    if fast is None:
+        return parse_flag_from_env(_C.variables.FAST)
+    if not isinstance(fast, bool):
+        raise UsageError(f"[Accelerator] fast is {fast!r}, expected True or False")
+    return fast

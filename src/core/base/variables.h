@@ -10,6 +10,7 @@ inline constexpr const char* kUseCpu = "ACCELERATE_USE_CPU";
 inline constexpr const char* kMixedPrecision = "ACCELERATE_MIXED_PRECISION";
 inline constexpr const char* kGradientAccumulationSteps =
     "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
+inline constexpr const char* kFast = "ACCELERATE_FAST";
 inline constexpr const char* kDebugMode = "ACCELERATE_DEBUG_MODE";
 inline constexpr const char* kCpuAffinity = "ACCELERATE_CPU_AFFINITY";
 inline constexpr const char* kHangSeconds = "ACCELERATE_HANG_SECONDS";

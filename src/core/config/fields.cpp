@@ -498,6 +498,14 @@ std::vector<Field> training_fields() {
        .variable = variables::kGradientAccumulationSteps,
        .workers = WorkerRule::kWhereDecided,
        .question = "How many micro-batches per optimizer step?"},
+      {.name = "fast",
+       .member = &LaunchConfig::fast,
+       .group = kTraining,
+       .help = "Replay forward and backward passes as device graphs (Python "
+               "programs on GPUs)",
+       .yaml_key = "fast",
+       .variable = variables::kFast,
+       .workers = WorkerRule::kWhereDecided},
   };
 }
 

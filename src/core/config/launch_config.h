@@ -97,6 +97,7 @@ struct LaunchConfig {
   // Training.
   /// If unset, the program decides.
   std::optional<int> gradient_accumulation_steps = {};
+  bool fast = false;
 
   // Parallelism. If unset, the program decides.
   bool use_parallelism_config = false;

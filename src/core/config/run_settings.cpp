@@ -72,6 +72,10 @@ bool RunSettings::cpu(const std::optional<bool>& code) const {
   return resolve_switch(code, env_, variables::kUseCpu);
 }
 
+bool RunSettings::fast() const {
+  return resolve_switch(std::nullopt, env_, variables::kFast);
+}
+
 bool RunSettings::debug(const std::optional<bool>& code) const {
   return resolve_switch(code, env_, variables::kDebugMode);
 }

@@ -34,6 +34,9 @@ class ACCELERATE_INTERNAL RunSettings {
   /// If the code leaves the default, the sizes of the mesh from the launcher,
   /// with 1 for a number that is not set. Default: `MeshSizes()`.
   MeshSizes parallelism(const MeshSizes& code) const;
+  /// Whether the launcher asked for `fast`, which Python programs support.
+  /// Default: false.
+  bool fast() const;
   /// Whether to enable expensive checks. Default: false.
   bool debug(const std::optional<bool>& code) const;
   /// Whether to report at the end what limits the speed. Default: false.

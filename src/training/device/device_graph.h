@@ -13,12 +13,12 @@ namespace accelerate {
 
 /// Memory shared by the graphs of one owner. These graphs never run
 /// concurrently, and the results of one are not read after another has run.
-class GraphMemory {
+class ACCELERATE_INTERNAL GraphMemory {
  public:
   virtual ~GraphMemory() = default;
 };
 
-class DeviceGraph {
+class ACCELERATE_INTERNAL DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
   /// Replays the graph on the current stream. Random numbers continue from one
@@ -52,20 +52,21 @@ ACCELERATE_INTERNAL void register_graph_recorder(
     std::unique_ptr<const GraphRecorder> recorder);
 
 /// Whether graphs of such a device are supported.
-bool has_device_graphs(c10::Device device);
+ACCELERATE_INTERNAL bool has_device_graphs(c10::Device device);
 
-std::shared_ptr<GraphMemory> make_graph_memory(c10::Device device);
+ACCELERATE_INTERNAL std::shared_ptr<GraphMemory> make_graph_memory(
+    c10::Device device);
 
 /// Runs `work` and records its device operations without executing them. Throws
 /// the exceptions of `work`, and `SystemError` if the device cannot record it.
 /// Generators and the allocator are then restored.
-std::unique_ptr<DeviceGraph> record_graph(
+ACCELERATE_INTERNAL std::unique_ptr<DeviceGraph> record_graph(
     c10::Device device,
     const std::shared_ptr<GraphMemory>& memory,
     const std::function<void()>& work);
 
 /// Whether any code is recording the calling thread's current stream.
-bool is_recording_graph(c10::Device device);
+ACCELERATE_INTERNAL bool is_recording_graph(c10::Device device);
 
 /// The `WaitObserver` of a device. Detects nothing if the device has none.
 class WaitDetector {

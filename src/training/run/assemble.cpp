@@ -246,6 +246,11 @@ Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
   }
   watch_this_thread(assembly.group);
   warn_if_devices_are_shared(assembly);
+  // The Python package passes its environment, and reads this setting itself.
+  if (!options.environment && settings.fast() && assembly.topology.rank == 0) {
+    std::cerr << "[Accelerator] --fast applies only to Python programs. In "
+                 "C++, record steps with Accelerator::capture\n";
+  }
   return assembly;
 }
 
