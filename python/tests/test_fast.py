@@ -307,7 +307,7 @@ def test_follows_modes_attributes_and_frozen_parameters():
     assert report_of(accelerator)["replayed"] >= 20 and not reasons(accelerator)
 
 
-def test_goes_on_after_an_exception():
+def test_continues_after_an_exception():
     def loop(accelerator, net, optimizer):
         result = []
         for i in range(12):

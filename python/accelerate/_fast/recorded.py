@@ -13,7 +13,7 @@ import torch
 from accelerate import _C
 from accelerate._base.trees import tensors_of, with_tensors
 
-# Larger outputs are handed out without a copy.
+# Larger outputs are returned without a copy.
 _COPIED_BYTES = 1 << 20
 
 

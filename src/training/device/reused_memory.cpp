@@ -32,7 +32,7 @@ size_t ReusedMemory::add(const at::Tensor& tensor) {
 
 at::Tensor ReusedMemory::tensor_on(Entry& entry) {
   const auto& memory = entry.memory;
-  // Not a view, because `reclaim` changes the storage of what was handed out.
+  // Not a view, because `reclaim` changes the storage of the result.
   auto bytes = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(),
       memory.storage().nbytes(),
