@@ -21,11 +21,25 @@ def verify(
     return ranks.run([*command, "--steps", str(steps), sys.executable], folder, program, *arguments)
 
 
+CORRECT = [
+    [],
+    ["accumulate", "clip"],
+    ["sharded"],
+    ["zero", "clip"],
+    ["weighted"],
+    ["accumulate", "weighted"],
+    ["global_count"],
+    ["scaled_rate"],
+    ["sync_norm"],
+    ["adversarial"],
+]
+
+
 @pytest.mark.parametrize(
     "num_processes, options",
     cases(
-        [(2, []), (2, ["accumulate", "clip"]), (2, ["sharded"]), (4, ["sharded"])],
-        small=[(2, ["accumulate", "clip"])],
+        [(n, options) for n in (2, 4) for options in CORRECT],
+        small=[(2, ["accumulate", "clip"]), (2, ["adversarial"])],
     ),
 )
 def test_a_correct_program_passes(tmp_path, num_processes, options):
@@ -33,6 +47,7 @@ def test_a_correct_program_passes(tmp_path, num_processes, options):
     assert result.returncode == 0, result.stdout + result.stderr
     assert f"3 steps on {num_processes} processes agree with one process" in result.stdout
     assert "parameters" in result.stdout
+    assert " s in one process" in result.stdout
     assert not list(tmp_path.iterdir()), "files are left"
 
 
@@ -41,26 +56,31 @@ MISTAKES = {
     "raw_model": "This loss does not depend on any prepared model",
     "raw_optimizer": "The optimizer AdamW trains a prepared model, but was not prepared itself",
     "raw_loader": "The step trains on a batch of a loader that was not prepared",
-    "buffer": "the buffer 'mean' on rank 1 differs from rank 0's",
+    "buffer": "the buffer 'mean' on RANKS differs from rank 0's",
     "rank_seed": "the module 'noise' computes different values from the same batch on rank 1",
     "adapter": "A tensor of shape [24, 24] is trained, but does not belong to any prepared model",
     "outside": "A tensor of shape [50] is trained, but does not belong to any prepared model",
     "raw_backward": "gradients that accelerator.backward() did not compute",
+    "extra_backward": "gradients that accelerator.backward() did not compute",
     "changed": "the gradient of 'head.weight' on rank 1 differs from rank 0's",
     "sampler": "The samplers of ranks 0 and 1 return different samples",
-    "frozen": "the frozen parameter 'frozen.weight' on rank 1 differs from rank 0's",
+    "frozen": "the frozen parameter 'frozen.weight' on RANKS differs from rank 0's",
 }
 
 
 # The others do not depend on the language; tests/verify covers them in C++.
 @pytest.mark.parametrize(
-    "mistake",
-    cases(list(MISTAKES), small=["raw_optimizer", "raw_loader", "rank_seed"]),
+    "num_processes, mistake",
+    cases(
+        [(n, mistake) for n in (2, 4) for mistake in MISTAKES],
+        small=[(2, "raw_optimizer"), (2, "raw_loader"), (2, "rank_seed")],
+    ),
 )
-def test_a_mistake_is_named(tmp_path, mistake):
-    result = verify(tmp_path, STEPS, mistake)
+def test_a_mistake_is_named(tmp_path, num_processes, mistake):
+    result = verify(tmp_path, STEPS, mistake, num_processes=num_processes)
     assert result.returncode == 1, result.stdout + result.stderr
-    assert MISTAKES[mistake] in result.stdout
+    others = "rank 1" if num_processes == 2 else "ranks 1, 2 and 3"
+    assert MISTAKES[mistake].replace("RANKS", others) in result.stdout
 
 
 REASONS = {

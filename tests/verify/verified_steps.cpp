@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trains a small model with the mistake that the first argument names, or
-// without one ("right"), for `accelerate verify`.
+// Trains a small model for `accelerate verify`. The first argument names a
+// mistake, or a variant of a correct program.
 #include <accelerate/accelerate.h>
 #include <torch/torch.h>
 
+#include <optional>
 #include <string>
 
 namespace {
@@ -53,6 +54,9 @@ struct NetImpl : torch::nn::Module {
     frozen = register_module("frozen", torch::nn::Linear(24, 24));
     head = register_module("head", torch::nn::Linear(24, 50));
     mean = register_buffer("mean", torch::zeros(24));
+    if (this->mistake == "sync_norm") {
+      norm = register_module("norm", accelerate::SyncBatchNorm1d(24));
+    }
     for (auto& parameter : frozen->parameters()) {
       parameter.requires_grad_(false);
     }
@@ -65,6 +69,9 @@ struct NetImpl : torch::nn::Module {
       mean.mul_(0.9).add_(x.detach().mean(at::IntArrayRef({0, 1})), 0.1);
     }
     x = x - mean;
+    if (norm) {
+      x = norm(x.transpose(1, 2)).transpose(1, 2);
+    }
     if (noise.defined()) {
       x = x + noise;
     }
@@ -77,6 +84,7 @@ struct NetImpl : torch::nn::Module {
   torch::nn::Linear frozen = nullptr;
   torch::nn::Linear head = nullptr;
   torch::nn::Linear adapter = nullptr;
+  accelerate::SyncBatchNorm1d norm = nullptr;
   torch::Tensor mean;
   torch::Tensor noise;
 };
@@ -88,16 +96,22 @@ int main(int argc, char** argv) {
   const std::string mistake = argc > 1 ? argv[1] : "right";
   accelerate::AcceleratorOptions options;
   options.ddp.broadcast_buffers = mistake != "buffer";
-  if (mistake == "raw_backward" || mistake == "accumulate") {
+  if (mistake == "raw_backward" || mistake == "extra_backward" ||
+      mistake == "accumulate" || mistake == "clip") {
     options.accumulation.num_steps = 4;
   }
   if (mistake == "shard") {
     options.shard.stage = accelerate::ShardStage::kParameters;
   }
+  if (mistake == "shard_state") {
+    options.shard.stage = accelerate::ShardStage::kOptimizer;
+  }
   accelerate::Accelerator accelerator(options);
   const int rank = accelerator.process_index();
   Net model(mistake);
-  accelerate::optim::AdamW adamw(model->parameters(), {.lr = 1e-3});
+  const double factor =
+      mistake == "scaled_rate" ? accelerator.num_processes() : 1.0;
+  accelerate::optim::AdamW adamw(model->parameters(), {.lr = 1e-3 * factor});
   accelerate::DataLoaderOptions loading{.batch_size = 4, .shuffle = true};
   if (mistake == "sampler") {
     loading.shuffle = false;
@@ -117,6 +131,11 @@ int main(int argc, char** argv) {
       });
   auto [net, optimizer] = accelerator.prepare(model, adamw);
   auto loader = mistake == "raw_loader" ? plain : accelerator.prepare(plain);
+  std::optional<accelerate::Scheduler> schedule;
+  if (mistake == "schedule") {
+    schedule = accelerator.prepare(accelerate::Scheduler(
+        adamw, accelerate::StepLR{.step_size = 1, .gamma = 0.5}));
+  }
   if (mistake == "rank_seed") {
     model->noise =
         torch::randn({24}, torch::make_generator<at::CPUGeneratorImpl>(rank));
@@ -137,6 +156,9 @@ int main(int argc, char** argv) {
       const auto guard = accelerator.accumulate(net);
       auto out =
           mistake == "raw_model" ? model->forward(batch[0]) : net(batch[0]);
+      if (mistake == "extra_backward") {
+        out.square().mean().backward({}, /*retain_graph=*/true);
+      }
       out = out.flatten(0, 1);
       auto loss = torch::nn::functional::cross_entropy(
           out,
@@ -145,6 +167,9 @@ int main(int argc, char** argv) {
               torch::kSum));
       if (mistake == "unequal") {
         loss = loss / batch[1].ne(-100).sum();
+      } else if (mistake == "global_count") {
+        const auto count = accelerator.reduce(batch[1].ne(-100).sum());
+        loss = loss * accelerator.num_processes() / count;
       } else if (mistake == "weighted") {
         const auto count = batch[1].ne(-100).sum();
         accelerator.backward(loss / count, {.weight = count});
@@ -155,6 +180,9 @@ int main(int argc, char** argv) {
         loss.backward();
       } else if (mistake != "weighted") {
         accelerator.backward(loss);
+      }
+      if (mistake == "clip" && accelerator.sync_gradients()) {
+        accelerator.clip_grad_norm_(net->parameters(), 0.5);
       }
       if (mistake == "changed" && rank == 1) {
         model->head->weight.mutable_grad().mul_(1.5);
@@ -167,6 +195,9 @@ int main(int argc, char** argv) {
       if (other) {
         other->step();
         other->zero_grad();
+      }
+      if (schedule) {
+        schedule->step();
       }
       optimizer.zero_grad();
     }

@@ -83,8 +83,7 @@ std::vector<std::string> odd_tensors(const std::vector<ProcessRecord>& run) {
         odd.tensor->name,
         "' on ",
         listed(odd.ranks),
-        odd.ranks.size() == 1 ? " differs" : " differ",
-        " from rank 0's");
+        " differs from rank 0's");
   };
   for (size_t i = 0; i < num_common_updates(run); ++i) {
     const auto frozen =

@@ -147,9 +147,11 @@ std::string explain_inverse(int num_merged) {
       " times as large. If the loss is a sum over the batch, use the mean, "
       "because otherwise the weights depend on the number of processes. If "
       "the loss is divided by the number of processes, remove this division: "
-      "gradients are already averaged. If the loss is a sum divided by a "
-      "constant, such as the batch size of one process, the program is "
-      "correct. To compare it, divide by the size of the batch instead");
+      "gradients are already averaged. If the loss is divided by a count over "
+      "all processes, multiply it by the number of processes. If the loss is "
+      "a sum divided by a constant, such as the batch size of one process, the "
+      "program is correct. To compare it, divide by the size of the batch "
+      "instead");
 }
 
 } // namespace

@@ -2,10 +2,13 @@
 // `accelerate verify`: runs the first steps in the user's layout and in one
 // process, and compares them.
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <iomanip>
 #include <iostream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -135,6 +138,13 @@ int fail_run(
            hint)}});
 }
 
+std::string seconds(std::chrono::steady_clock::duration time) {
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(1)
+      << std::chrono::duration<double>(time).count();
+  return out.str();
+}
+
 int verify_program(
     const ConfigLayer& flags,
     const std::vector<std::string>& program,
@@ -171,6 +181,7 @@ int verify_program(
   // Compiled models have a dropout of their own.
   set_variable("TORCHDYNAMO_DISABLE", "1");
 
+  const auto begin = std::chrono::steady_clock::now();
   const int run_exit = launch(flags, program);
   const auto run = read_run(folder.path() / verify::kFirstRun);
   if (run_exit != 0) {
@@ -205,7 +216,9 @@ int verify_program(
   auto alone = flags;
   alone["num_processes"] = {"1", "--num_processes"};
   say("Running the same steps in one process");
+  const auto begin_alone = std::chrono::steady_clock::now();
   const int reference_exit = launch(alone, program);
+  const auto end = std::chrono::steady_clock::now();
   const auto reference = read_run(folder.path() / verify::kReferenceRun);
   if (reference_exit != 0 || reference.empty()) {
     return fail_run(
@@ -226,6 +239,13 @@ int verify_program(
     if (!found.empty()) {
       verdict.lines = {verdict.lines[0], str_cat("Likely mistake: ", found)};
     }
+  } else if (verdict.outcome == verify::Outcome::kAgrees) {
+    verdict.lines.push_back(str_cat(
+        "  time        ",
+        seconds(end - begin),
+        " s; ",
+        seconds(end - begin_alone),
+        " s in one process"));
   }
   return report(verdict);
 }

@@ -409,6 +409,9 @@ void TrainingRun::backward(
       StepPhase::kBackward);
   finish_comparison(group());
   scope.finish([](ParallelEngine& engine) { engine.after_backward(); });
+  if (verified_) {
+    verified_->after_backward();
+  }
   context_.step_state->note_backward();
   ++context_.progress->num_backwards;
   if (!is_alone) {

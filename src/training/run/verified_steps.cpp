@@ -53,6 +53,11 @@ std::vector<at::Tensor> leaves_of(const at::Tensor& loss) {
   return leaves;
 }
 
+constexpr const char* kOtherGradients =
+    "The optimizer steps with gradients that accelerator.backward() did not "
+    "compute, so they are neither averaged over micro-batches nor synchronised "
+    "as needed. Call accelerator.backward(loss) instead of loss.backward()";
+
 template <class Value>
 bool contains(const std::vector<Value>& values, const Value& value) {
   return std::find(values.begin(), values.end(), value) != values.end();
@@ -166,6 +171,19 @@ void VerifiedSteps::begin_forward(ModelContext& model) {
     save_initial(model);
   }
   recorder_.add_initial(parameters_of(model));
+  std::vector<at::Tensor> trained;
+  for (const auto& parameter : model.model.parameters) {
+    if (parameter.requires_grad()) {
+      trained.push_back(parameter);
+    }
+  }
+  arrivals_.push_back(
+      std::make_unique<Arrivals>(trained, [this, trained](size_t index) {
+        if (!is_in_backward_) {
+          const std::lock_guard lock(mutex_);
+          with_other_gradients_.push_back(trained[index]);
+        }
+      }));
 }
 
 void VerifiedSteps::before_forward(const ModelContext& model) {
@@ -225,6 +243,18 @@ void VerifiedSteps::check_leaves(const at::Tensor& loss) {
   }
 }
 
+void VerifiedSteps::check_gradients() {
+  const std::lock_guard lock(mutex_);
+  // Programs may compute and clear gradients, for example for adversarial
+  // samples.
+  for (const auto& parameter : std::exchange(with_other_gradients_, {})) {
+    const auto& gradient = parameter.grad();
+    if (gradient.defined() && sketch_of(gradient).squares != 0) {
+      recorder_.note_problem(kOtherGradients);
+    }
+  }
+}
+
 void VerifiedSteps::check_weights(bool is_python) {
   auto now = all_parameters();
   if (!latest_.empty() && latest_ != now) {
@@ -251,11 +281,14 @@ void VerifiedSteps::before_backward(
     bool is_python) {
   check_weights(is_python);
   check_leaves(loss);
+  check_gradients();
   recorder_.note_backward(
       loss.item<double>(), weight ? weight->count().item<double>() : 1.0);
+  is_in_backward_ = true;
 }
 
 void VerifiedSteps::before_update(OptimizerStep& optimizer) {
+  check_gradients();
   next_.gradients.clear();
   const auto models = context_.living_models();
   for (const auto& trained : optimizer.optimizer().parameters()) {
@@ -274,11 +307,7 @@ void VerifiedSteps::before_update(OptimizerStep& optimizer) {
   auto [last, is_first] = num_backwards_.try_emplace(&optimizer, 0);
   if (last->second == context_.progress->num_backwards &&
       !next_.gradients.empty()) {
-    recorder_.note_problem(
-        "The optimizer steps with gradients that accelerator.backward() did "
-        "not compute, so they are neither averaged over micro-batches nor "
-        "synchronised as needed. Call accelerator.backward(loss) instead of "
-        "loss.backward()");
+    recorder_.note_problem(kOtherGradients);
   }
   last->second = context_.progress->num_backwards;
   // Users scale the learning rate with the number of processes on purpose.

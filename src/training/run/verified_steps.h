@@ -4,7 +4,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -12,6 +14,7 @@
 #include <vector>
 
 #include "accelerate/training/accumulate.h"
+#include "training/parallel/arrivals.h"
 #include "training/run/run_checkpoints.h"
 #include "training/run/run_context.h"
 #include "training/verification/step_recorder.h"
@@ -40,6 +43,7 @@ class VerifiedSteps final : public UpdateObserver {
       const at::Tensor& loss,
       const std::optional<LossWeight>& weight,
       bool is_python);
+  void after_backward() { is_in_backward_ = false; }
   void before_update(OptimizerStep& optimizer) override;
   void after_update(OptimizerStep& optimizer) override;
 
@@ -58,6 +62,9 @@ class VerifiedSteps final : public UpdateObserver {
   void save_initial(const ModelContext& model) const;
   void load_initial(ModelContext& model) const;
   void check_leaves(const at::Tensor& loss);
+  /// Detects gradients that other backward passes have computed and the program
+  /// has not cleared.
+  void check_gradients();
   /// Detects weights that changed although no prepared optimizer made a step.
   void check_weights(bool is_python);
   int64_t peak_memory() const;
@@ -71,6 +78,13 @@ class VerifiedSteps final : public UpdateObserver {
   /// The models whose buffers are in `next_`.
   std::vector<const ModelContext*> seen_;
   verify::UpdateRecord next_;
+  std::vector<std::unique_ptr<Arrivals>> arrivals_;
+  /// Whether `accelerator.backward()` runs.
+  std::atomic<bool> is_in_backward_ = false;
+  /// Protects the parameters that got gradients outside of it; autograd's
+  /// threads write them.
+  std::mutex mutex_;
+  std::vector<at::Tensor> with_other_gradients_;
   /// The versions of a model's buffers before its forward pass.
   std::unordered_map<const ModelContext*, std::vector<int64_t>>
       buffer_versions_;

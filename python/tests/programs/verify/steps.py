@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a small model with the mistake that the first argument names, or correctly ("right")."""
+"""Trains a small model with the mistake that the first argument names, or correctly ("right"). The
+other arguments are features that the program uses."""
 
 import sys
 
@@ -9,7 +10,11 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs, FullyShardedDataParallelPlugin
+from accelerate.utils import (
+    DeepSpeedPlugin,
+    DistributedDataParallelKwargs,
+    FullyShardedDataParallelPlugin,
+)
 
 mistake = sys.argv[1]
 options = sys.argv[2:]
@@ -66,18 +71,21 @@ class Model(nn.Module):
 
 
 kwargs = []
-plugin = None
-if "sharded" in options:
-    plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
 if mistake == "buffer":
     kwargs.append(DistributedDataParallelKwargs(broadcast_buffers=False))
-steps = 4 if "accumulate" in options or mistake == "raw_backward" else 1
+steps = 4 if "accumulate" in options or mistake in ("raw_backward", "extra_backward") else 1
 accelerator = Accelerator(
-    gradient_accumulation_steps=steps, kwargs_handlers=kwargs, fsdp_plugin=plugin
+    gradient_accumulation_steps=steps,
+    kwargs_handlers=kwargs,
+    deepspeed_plugin=DeepSpeedPlugin(zero_stage=2) if "zero" in options else None,
+    fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2) if "sharded" in options else None,
 )
 rank = accelerator.process_index
 model = Model()
-optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+if "sync_norm" in options:
+    model.norm = nn.SyncBatchNorm(24)
+rate = 1e-3 * (accelerator.num_processes if "scaled_rate" in options else 1)
+optimizer = torch.optim.AdamW(model.parameters(), rate)
 schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, 20)
 data = Sequences()
 sampler = None
@@ -122,6 +130,9 @@ for _ in range(2):
         if mistake == "time" and number == accelerator.num_processes:
             sys.exit()
         with accelerator.accumulate(model):
+            if "adversarial" in options:
+                model(tokens).square().sum().backward()
+                optimizer.zero_grad()
             out = model(tokens)
             if mistake == "outside":
                 out = out + outside
@@ -132,8 +143,16 @@ for _ in range(2):
                     out.flatten(0, 1), labels.flatten(), reduction="sum"
                 )
                 loss = summed / tokens.numel()
+            count = (labels != -100).sum()
+            if mistake == "extra_backward":
+                out.square().mean().backward(retain_graph=True)
             if mistake == "raw_backward":
                 loss.backward()
+            elif "weighted" in options:
+                accelerator.backward(summed / count, weight=count)
+            elif "global_count" in options:
+                total = accelerator.reduce(count)
+                accelerator.backward(summed * accelerator.num_processes / total)
             else:
                 accelerator.backward(loss)
             if accelerator.sync_gradients and mistake == "changed" and rank == 1:
