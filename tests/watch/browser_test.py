@@ -10,6 +10,7 @@ import math
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -431,6 +432,109 @@ def test_charts_are_on_the_first_screen_and_columns_can_be_chosen(program: str, 
         tab.wait(heads, lambda found: found == usual)
         tab.mouse("mousePressed", 20, 300, button="left", clickCount=1)
         assert not tab.get("document.getElementById('columns').open")
+
+
+def test_runs_of_one_name_are_two_runs(program: str, browser: Browser, root: Path) -> None:
+    for i, folder in enumerate(("one", "two")):
+        write_run(root / folder / "same", {"loss": {step: step + i / 4 for step in range(40)}}, age=1000 * (i + 1))
+        write_run(root / folder / f"other_{i}", {"loss": curve(40, i)}, age=1000 * (i + 3))
+    with served(program, root / "one", root / "two") as address:
+        tab = browser.new_tab()
+        tab.resize(1440, 1000)
+        tab.open(address)
+        tab.wait_for("4 runs, 4 drawn")
+        loss = Chart(tab, "loss")
+        tab.wait(f"{loss.card}.querySelectorAll('path.line').length", lambda number: number == 4)
+        found = loss.point(20, 0, 39)
+        assert found["one/same"] == "20" and found["two/same"] == "20.25"
+        # Hiding one leaves the other.
+        drawn = ("[...document.querySelectorAll('#runs tbody tr')].filter((row) => row.querySelector('input').checked)"
+                 ".map((row) => row.querySelector('th').innerText).sort()")
+        tab.click("#runs tbody tr:nth-child(1) input")
+        assert tab.wait(drawn, lambda found: len(found) == 3) == ["other_0", "other_1", "two/same"]
+        kept = tab.get("location.hash")
+    # A bookmark opened with other folders: the names that are there are drawn, the others named.
+    with served(program, root / "two") as address:
+        tab.open(address)
+        tab.wait_for("2 runs, 2 drawn")
+        tab.get(f"location.hash = {json.dumps(kept)}")
+        tab.wait_for("The address names runs that are not here: other_0")
+        assert tab.wait(drawn, lambda found: found == ["other_1", "same"])
+        tab.get("location.hash = '#show=same'")
+        assert tab.wait(drawn, lambda found: found == ["same"])
+        tab.click("#runs tbody tr[data-key='1'] input")
+        tab.wait_for("No run is drawn. Tick runs in the table above.")
+    # A name from before another run of this name was there means both.
+    with served(program, root) as address:
+        tab.open(address)
+        tab.wait_for("4 runs, 4 drawn")
+        tab.get("location.hash = '#show=same'")
+        assert tab.wait(drawn, lambda found: found == ["one/same", "two/same"])
+        tab.click("#runs tbody tr:nth-child(1) input")
+        assert tab.wait(drawn, lambda found: found == ["two/same"])
+        # Leaving the page and returning restores the view.
+        tab.open("about:blank")
+        tab.get("history.back()")
+        tab.wait_for("4 runs, 1 drawn")
+        assert tab.get(drawn) == ["two/same"]
+
+
+def test_deleted_runs_and_damaged_lines_are_named(program: str, browser: Browser, root: Path) -> None:
+    for i in range(3):
+        write_run(root / f"run_{i}", {"loss": {step: i + 1.0 for step in range(20_000)}}, age=30_000 + i)
+    with open(root / "run_2" / "metrics.jsonl", "ab") as file:
+        file.write(b'{"time": 1, "st\0\xff\n[]\n')
+    with served(program, root) as address:
+        tab = browser.new_tab()
+        tab.resize(1440, 1000)
+        tab.open(address)
+        tab.wait_for("run_2: 2 lines of metrics.jsonl cannot be read; the values are missing here")
+        rows = "[...document.querySelectorAll('#runs tbody tr')].map((row) => [...row.children].slice(1).map((cell) => cell.innerText))"
+        steps = {row[0]: row[4] for row in tab.wait(rows, lambda found: all(row[4] == "19,999" for row in found))}
+        assert set(steps) == {"run_0", "run_1", "run_2"}
+        shutil.rmtree(root / "run_1")
+        tab.wait(rows, lambda found: found[-1][:2] == ["run_1", "deleted"])
+        loss = Chart(tab, "loss")
+        tab.wait("[...document.querySelectorAll('.card .key > span')].map((one) => one.textContent)",
+                 lambda found: found == ["run_0 1", "run_2 3"])
+        assert set(loss.point(100, 0, 19_999)) == {"", "run_0", "run_2"}
+
+
+def test_nothing_overlaps_or_is_cut(program: str, browser: Browser, root: Path) -> None:
+    now = time.time()
+    for i, name in enumerate(("a", "b", "a_name_that_is_much_too_long_for_any_legend_of_a_chart")):
+        Run(root / name, 2, now - 9000 * (i + 1), 300, i, rate=(1e-4 + 2e-4) * (1 + i)).write()
+    # Its clock is ahead of ours.
+    Run(root / "ahead", 2, now - 100, 300, 4, rate=1e-4).write(is_finished=False)
+    with served(program, root) as address:
+        for width in (1440, 390):
+            tab = browser.new_tab()
+            tab.resize(width, 900)
+            tab.open(address)
+            tab.wait_for("4 runs, 4 drawn")
+            Chart(tab, "Device utilisation")
+            tab.wait("[...document.querySelectorAll('.card .key')].every((key) => key.children.length >= 4)")
+            # The page is no wider than the window, and no word of the first column and no short name is cut.
+            assert tab.get("document.documentElement.scrollWidth") <= width
+            assert tab.get("""[...document.querySelectorAll('#settings tbody th')].map((one) => one.getBoundingClientRect().height).every((height) => height < 130)
+                && (() => { const range = document.createRange(); range.selectNodeContents([...document.querySelectorAll('#settings tbody th')]
+                    .find((one) => one.textContent === 'command')); return range.getClientRects().length === 1; })()""")
+            assert tab.get("""[...document.querySelectorAll('.key .short span:first-child')].filter((one) => one.scrollWidth > one.clientWidth)
+                .map((one) => one.parentElement.textContent).filter((name) => name.length <= 24)""") == []
+            assert tab.get("""(() => { const field = document.getElementById('filter'); const style = getComputedStyle(field);
+                const pen = document.createElement('canvas').getContext('2d'); pen.font = style.font;
+                return pen.measureText(field.placeholder).width <= field.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight); })()""")
+            # Cells of a row are at one height.
+            assert tab.get("""[...document.querySelectorAll('#runs tr')].filter((row) => new Set([...row.children]
+                .map((cell) => Math.round(4 * cell.getBoundingClientRect().bottom))).size > 1).length""") == 0
+            # The axes of charts in a row are at one height.
+            assert tab.get("""(() => { const rows = {};
+                for (const card of document.querySelectorAll('.card')) (rows[Math.round(card.getBoundingClientRect().top)] ??= new Set())
+                    .add(Math.round(card.querySelector('.plot').getBoundingClientRect().bottom));
+                return Object.values(rows).filter((found) => found.size > 1).length; })()""") == 0
+            tab.get("[...document.querySelectorAll('#runs tbody th button')].find((one) => one.textContent === 'ahead').click()")
+            tab.wait("document.getElementById('ranks-of').textContent === 'ahead'")
+            assert tab.get("[...document.querySelectorAll('#ranks tbody td:last-child')].map((one) => one.textContent)") == ["0 s ago"] * 2
 
 
 def test_configurations_are_compared_side_by_side(program: str, browser: Browser, root: Path) -> None:

@@ -35,6 +35,7 @@ export function seconds(value) {
 export function duration(value) {
   if (!isNumber(value)) return "–";
   const total = Math.round(value);
+  if (Math.abs(value) < 10) return `${+value.toPrecision(2)} s`;
   if (total < 60) return `${total} s`;
   const pair = (big, small, bigName, smallName) =>
     `${big} ${bigName}` + (small ? ` ${small} ${smallName}` : "");
@@ -53,11 +54,13 @@ export function bytes(value) {
 
 export const percent = (value) => isNumber(value) ? `${+(value * 100).toPrecision(3)} %` : "–";
 
-/** "2 Nov 14:05" */
+/** "2 Nov 14:05", with the year if it is another one. */
 export function moment(time) {
   if (!isNumber(time) || time <= 0) return "–";
-  return new Date(time * 1000).toLocaleString("en-GB",
-    { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" }).replace(",", "");
+  const date = new Date(time * 1000);
+  const year = date.getFullYear() === new Date().getFullYear() ? {} : { year: "numeric" };
+  return date.toLocaleString("en-GB",
+    { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", ...year }).replace(",", "");
 }
 
 export function median(values) {

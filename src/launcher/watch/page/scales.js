@@ -24,8 +24,8 @@ export function ticks(low, high, count, isBytes = false) {
 
 export function timeTicks(low, high, count) {
   const rough = (high - low) / Math.max(count, 1);
-  const steps = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 21600, 43200, 86400];
-  return multiples(low, high, steps.find((one) => one >= rough) ?? 86400 * Math.ceil(rough / 86400));
+  const steps = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 21600, 43200, 86400];
+  return multiples(low, high, steps.find((one) => one >= rough && (one >= 1 || high <= 10)) ?? 86400 * Math.ceil(rough / 86400));
 }
 
 /** At most about `count` round numbers between 10^`low` and 10^`high`. */
