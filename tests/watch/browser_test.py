@@ -257,7 +257,8 @@ def test_zooming_reads_the_ranks_again(program: str, browser: Browser, root: Pat
     waits = {}
     for rank in range(2):
         lines: list[dict] = [{"time": begin, "event": "start", "rank": rank}]
-        for second in range(1, 4000):
+        # Rank 1 ends earlier.
+        for second in range(1, 4000 - 400 * rank):
             waits[rank, second] = 0.01 * (1 + rank) + (0.5 if second == 2345 and rank == 1 else 0)
             lines.append({"time": begin + second, "step": 10 * second, "values": {
                 "steps": 10, "data": 10 * waits[rank, second], "forward": 0.3}})
@@ -270,6 +271,8 @@ def test_zooming_reads_the_ranks_again(program: str, browser: Browser, root: Pat
         data = Chart(tab, "Waiting for data")
         # 240 points at most: one is the mean of 32 seconds.
         assert data.point(2345, 0, 4000)["rank 1"] == "35.6 ms"
+        found = data.point(3800, 0, 4000)
+        assert set(found) == {"", "rank 0"} and found["rank 0"] == "10 ms", found
         data.drag(2300, 2400, 0, 4000)
         kept = tab.wait("decodeURIComponent(location.hash)", lambda text: "zoom" in text)
         left, right = (float(text) for text in re.search(r"time:([\d.]+),([\d.]+)", kept).groups())
@@ -303,6 +306,19 @@ def test_smoothing_is_the_usual_average(program: str, browser: Browser, root: Pa
         assert math.isclose(float(smoothed), average, rel_tol=1e-5)
         assert loss.get("querySelectorAll('path.line.raw').length") == 1
         assert "smooth=0.9" in tab.get("location.hash")
+    # Over a ramp, the average is 0.9 / (1 - 0.9) = 9 steps late. Where points stand for 16 values each, these values are
+    # not known one by one, so the average may be off by one point.
+    write_run(root / "long", {"ramp": {step: float(step) for step in range(8000)}})
+    with served(program, root / "long") as address:
+        tab.open(address)
+        tab.wait("location.hash === '' && !!document.querySelector('.card path')")
+        tab.get("location.hash = '#smooth=0.9'")
+        ramp = Chart(tab, "ramp")
+        tab.wait(f"{ramp.card}.querySelectorAll('path.line.raw').length", lambda number: number == 1)
+        found = ramp.point(4000, 0, 7999)
+        last = int(re.search(r"to ([\d,]+)", found[""])[1].replace(",", ""))
+        count, average = re.search(r"mean of (\d+): .*, smoothed (\S+)", found["ramp"]).groups()
+        assert 8 <= int(count) <= 32 and abs(last - 9 - float(average)) <= int(count), found
 
 
 def test_a_failed_run_is_on_top_with_its_log(program: str, browser: Browser, root: Path) -> None:
@@ -527,6 +543,9 @@ def test_nothing_overlaps_or_is_cut(program: str, browser: Browser, root: Path) 
             # Cells of a row are at one height.
             assert tab.get("""[...document.querySelectorAll('#runs tr')].filter((row) => new Set([...row.children]
                 .map((cell) => Math.round(4 * cell.getBoundingClientRect().bottom))).size > 1).length""") == 0
+            # With collapsed borders, cells that stay in place while the table scrolls lose theirs.
+            assert tab.get("getComputedStyle(document.getElementById('runs')).borderCollapse") == "separate"
+            assert tab.get("[...document.querySelectorAll('#runs tr:not(:last-child) > *, #runs thead tr > *')].every((cell) => getComputedStyle(cell).borderBottomWidth === '1px')")
             # The axes of charts in a row are at one height.
             assert tab.get("""(() => { const rows = {};
                 for (const card of document.querySelectorAll('.card')) (rows[Math.round(card.getBoundingClientRect().top)] ??= new Set())
@@ -624,7 +643,8 @@ def test_colours_of_runs_differ_and_stay(program: str, browser: Browser, root: P
 
 
 def test_values_and_charts_can_be_saved(program: str, browser: Browser, root: Path, downloads: Path) -> None:
-    values = curve(3000, 6)
+    # More than the server sends at once.
+    values = curve(40_000, 6)
     values[5] = math.nan
     write_run(root / "a, b", {"loss": values})
     with served(program, root) as address:
@@ -658,9 +678,13 @@ def test_an_empty_folder_waits_and_an_ended_server_is_named(program: str, browse
         tab.resize(390, 844)
         tab.open(address)
         tab.wait_for("Waiting for the first run")
+        assert not tab.get("document.getElementById('csv').checkVisibility({visibilityProperty: true})")
         assert 'Accelerator(log_with="jsonl"' in tab.text() and '.log_with = {"jsonl"}' in tab.text()
         write_run(root / "<img src=x>", {"loss": curve(10, 7)}, end=None)
         Chart(tab, "loss")
+        # It has taken no step through the library.
+        assert tab.get("document.getElementById('steps-section').hidden && document.getElementById('csv').checkVisibility({visibilityProperty: true})")
+        assert "–" in tab.get("document.getElementById('figures').innerText") and "– /s" not in tab.text()
         assert tab.get("document.title").startswith("<img src=x>")
         # Nothing is wider than a telephone.
         assert tab.get("document.documentElement.scrollWidth") <= 390

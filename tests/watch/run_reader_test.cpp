@@ -466,6 +466,27 @@ TEST(RunReader, LogsAreThoseOfTheLatestLaunchAndItsLastAttempt) {
   EXPECT_THAT(logs[0].path.string(), HasSubstr("run_2026"));
 }
 
+TEST(RunReader, ARankIsSlowIfItsWorkTakesAFifthLonger) {
+  // Seconds of work and of waiting for others in ten steps: two ranks, the
+  // second one slower.
+  const auto is_slow = [](double own, double waiting, double own_of_second) {
+    const TempDir dir;
+    for (int rank = 0; rank < 2; ++rank) {
+      const auto file = dir.path() / "ranks" / str_cat("rank_", rank, ".jsonl");
+      append(file, "{\"time\":1000,\"event\":\"start\"}\n");
+      const double work = rank == 0 ? own : own_of_second;
+      append(file, rank_line(1001, work, own + waiting - work));
+    }
+    RunReader run(dir.path());
+    run.refresh();
+    return find_slow_rank(run.content()).has_value();
+  };
+  EXPECT_TRUE(is_slow(0.5, 0.2, 0.62));
+  EXPECT_FALSE(is_slow(0.5, 0.2, 0.58));
+  // Nor if the work is a small part of a step.
+  EXPECT_FALSE(is_slow(0.02, 0.5, 0.04));
+}
+
 TEST(RunReader, TheRankThatOthersWaitForIsNamed) {
   const TempDir dir;
   append(dir.path() / "metrics.jsonl", kStart);
@@ -647,6 +668,26 @@ TEST(RunList, SaysThatARunWasDeleted) {
   EXPECT_EQ(second["runs"][0]["summary"]["state"], "deleted");
   EXPECT_FALSE(second["runs"][1].contains("summary"));
   EXPECT_EQ((*runs.show(0, {}, 1011))["state"], "deleted");
+}
+
+TEST(RunList, ShowsTheEndOfALongLog) {
+  const TempDir dir;
+  append(dir.path() / "metrics.jsonl", kStart);
+  const auto log =
+      dir.path() / "run_20260101-a" / "attempt_0" / "rank_0" / "stdout.log";
+  std::string text;
+  for (int i = 100'000; i < 120'000; ++i) {
+    text += str_cat("line ", i, '\n');
+  }
+  append(log, text);
+  RunList runs({dir.path()});
+  runs.show(0, {}, 2000);
+  const auto shown = runs.log_tail(0, 0);
+  ASSERT_TRUE(shown);
+  EXPECT_LE(shown->size(), RunList::kMaxLogTail);
+  EXPECT_GT(shown->size(), RunList::kMaxLogTail - 12);
+  EXPECT_TRUE(shown->starts_with("line "));
+  EXPECT_TRUE(text.ends_with(*shown));
 }
 
 TEST(RunList, SendsOnlySummariesThatChanged) {

@@ -77,7 +77,7 @@ export class Chart {
     for (const one of spec.series) {
       one.middle = one.xLast ? one.x.map((x, i) => (x + one.xLast[i]) / 2) : one.x;
       one.isBreak = spec.stack ? () => false : findBreaks(one);
-      one.smooth = spec.smooth && !spec.stack ? smoothed(one.y, spec.smooth) : null;
+      one.smooth = spec.smooth && !spec.stack ? smoothed(one.y, spec.smooth, one.count) : null;
     }
     const texts = spec.series.map((one) => `${one.name} ${spec.format(one.last)}`);
     const keys = spec.series.slice(0, MOST_KEYS).map((one, i) => {

@@ -22,7 +22,13 @@ export function exact(value) {
   return Number.isInteger(value) && Math.abs(value) < 1e15 ? String(value) : String(+value.toPrecision(6));
 }
 
-export const whole = (value) => isNumber(value) ? Math.round(value).toLocaleString("en") : "–";
+// Making a format takes far longer than using it.
+const WHOLE = new Intl.NumberFormat("en");
+const MOMENT = { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" };
+const OF_THIS_YEAR = new Intl.DateTimeFormat("en-GB", MOMENT);
+const OF_ANY_YEAR = new Intl.DateTimeFormat("en-GB", { ...MOMENT, year: "numeric" });
+
+export const whole = (value) => isNumber(value) ? WHOLE.format(Math.round(value)) : "–";
 
 export function seconds(value) {
   if (!isNumber(value)) return "–";
@@ -58,9 +64,8 @@ export const percent = (value) => isNumber(value) ? `${+(value * 100).toPrecisio
 export function moment(time) {
   if (!isNumber(time) || time <= 0) return "–";
   const date = new Date(time * 1000);
-  const year = date.getFullYear() === new Date().getFullYear() ? {} : { year: "numeric" };
-  return date.toLocaleString("en-GB",
-    { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", ...year }).replace(",", "");
+  const format = date.getFullYear() === new Date().getFullYear() ? OF_THIS_YEAR : OF_ANY_YEAR;
+  return format.format(date).replace(",", "");
 }
 
 export function median(values) {

@@ -205,6 +205,7 @@ function fillLog(pre, text) {
 export function showWaiting(page) {
   const isEmpty = page.runs.length === 0 && page.isListed;
   byId("waiting").hidden = !isEmpty;
+  document.body.classList.toggle("waiting", isEmpty);
   byId("content").hidden = page.runs.length === 0;
   if (!isEmpty) return;
   const folder = page.folders[0] ?? "runs";

@@ -93,14 +93,16 @@ export function findBreaks(series) {
 
 /**
  * An exponential moving average, corrected for its beginning: after n values with the weight w,
- * the sum is divided by 1 - w^n. Values that are not numbers are left out.
+ * the sum is divided by 1 - w^n. Values that are not numbers are left out. A mean of several
+ * values, as `counts` says, moves the average as far as that many values.
  */
-export function smoothed(values, weight) {
+export function smoothed(values, weight, counts) {
   let [sum, scale] = [0, 1];
-  return values.map((value) => {
+  return values.map((value, i) => {
     if (!isNumber(value)) return null;
-    sum = weight * sum + (1 - weight) * value;
-    scale *= weight;
+    const kept = weight ** (counts?.[i] ?? 1);
+    sum = kept * sum + (1 - kept) * value;
+    scale *= kept;
     return sum / (1 - scale);
   });
 }
