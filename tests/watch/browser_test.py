@@ -201,12 +201,16 @@ def test_merged_points_say_so_and_zooming_shows_each(program: str, browser: Brow
         compare(5_000)
         assert "zoom" not in tab.get("location.hash")
         # The keyboard reads and zooms too.
+        loss.point(10, 0, 11_999)
         tab.get(f"{loss.card}.querySelector('.plot').focus()")
         tab.key("ArrowRight")
         tab.key("ArrowRight")
         assert re.search(r"steps [\d,]+ to [\d,]+", tab.get("document.getElementById('spoken').textContent"))
         tab.key("+", text="+")
-        tab.wait("location.hash", lambda text: "zoom" in text)
+        kept = tab.wait("decodeURIComponent(location.hash)", lambda text: "zoom" in text)
+        # The third point is less than a quarter of the range away from the first.
+        left, right = (float(text) for text in re.search(r"step:([-\d.]+),([\d.]+)", kept).groups())
+        assert left == 0 and math.isclose(right, 11_999 / 2), kept
         tab.key("Escape")
         tab.wait("location.hash", lambda text: "zoom" not in text)
 
@@ -372,7 +376,7 @@ def test_the_table_sorts_filters_hides_and_the_address_keeps_it(program: str, br
         assert {name: float(text) for name, text in tab.get(cells)} == {name: six(value) for name, value in best.items()}
         tab.get(f"document.querySelectorAll('#runs thead th')[{column - 1}].querySelector('button').click()")
         assert [name for name, _ in tab.get(cells)] == sorted(best, key=lambda name: best[name])
-        tab.type("#filter", "lr=0.07")
+        tab.type("#filter", "lr=0.1")
         tab.wait_for("1 of 20 match. Enter draws them")
         tab.key("Enter")
         tab.wait_for("20 runs, 1 drawn")
@@ -380,16 +384,16 @@ def test_the_table_sorts_filters_hides_and_the_address_keeps_it(program: str, br
         tab.wait("[...document.querySelectorAll('#metrics .card h3 b')].map((one) => one.textContent)", lambda found: found == ["eval/accuracy"])
         tab.click("#axis [data-axis=time]")
         kept = tab.get("location.href")
-        assert "token" not in kept and "show=run_06" in kept
+        assert "token" not in kept and "show=run_09" in kept
         tab.open("about:blank")
         tab.open(kept)
         tab.wait_for("20 runs, 1 drawn")
         # The filter says what it does, and can be cleared.
         tab.wait("document.getElementById('filter-count').textContent", lambda text: text == "1 of 20 match")
-        assert tab.get("document.querySelector('#runs tbody th').innerText") == "run_06"
+        assert tab.get("document.querySelector('#runs tbody th').innerText") == "run_09"
         assert tab.get("document.querySelector('#axis [data-axis=time]').getAttribute('aria-pressed')") == "true"
         accuracy = Chart(tab, "eval/accuracy")
-        assert accuracy.legend() == ["run_06 0.3"]
+        assert accuracy.legend() == ["run_09 0.45"]
         tab.wait_for("1 of 2 match")
         tab.click("#filter-clear")
         tab.wait("document.querySelectorAll('#runs tbody tr').length", lambda number: number == 20)
@@ -683,6 +687,9 @@ def test_an_empty_folder_waits_and_an_ended_server_is_named(program: str, browse
         write_run(root / "<img src=x>", {"loss": curve(10, 7)}, end=None)
         Chart(tab, "loss")
         # It has taken no step through the library.
+        (root / "<img src=x>" / "ranks").mkdir()
+        write_lines(root / "<img src=x>" / "ranks" / "rank_0.jsonl", [{"time": time.time(), "event": "start", "rank": 0}])
+        tab.wait("!document.getElementById('ranks-section').hidden")
         assert tab.get("document.getElementById('steps-section').hidden && document.getElementById('csv').checkVisibility({visibilityProperty: true})")
         assert "–" in tab.get("document.getElementById('figures').innerText") and "– /s" not in tab.text()
         assert tab.get("document.title").startswith("<img src=x>")

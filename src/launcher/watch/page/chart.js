@@ -385,7 +385,9 @@ export class Chart {
     } else if (event.key === "+" || event.key === "-") {
       const middle = this.anchor ?? (left + right) / 2;
       const half = (right - left) * (event.key === "+" ? 0.25 : 1);
-      this.actions.zoom(this.spec.axis, middle - half, middle + half);
+      // Zooming in near an edge stays inside of the range.
+      const center = event.key === "+" ? Math.min(Math.max(middle, left + half), right - half) : middle;
+      this.actions.zoom(this.spec.axis, center - half, center + half);
     } else {
       return;
     }

@@ -78,10 +78,18 @@ function chooseColumns(all, view, actions) {
   return chosen;
 }
 
+/** Whether a word is in a text. "lr=0.1" is not in "lr=0.15", nor is "lr=1" in "lr=1e-4". */
+function isWord(text, word) {
+  for (let at = text.indexOf(word); at >= 0; at = text.indexOf(word, at + 1)) {
+    if (!/=.*\d$/.test(word) || !/^(\d|\.\d|e[-+]?\d)/.test(text.slice(at + word.length))) return true;
+  }
+  return false;
+}
+
 /** Whether all words of `filter` are in the name, the state or the configuration ("lr=0.1"). */
 export function isWanted(run, filter) {
   const text = [run.name, STATES[run.state], ...[...run.settings].map(([name, value]) => `${name}=${value}`)].join("\n").toLowerCase();
-  return filter.toLowerCase().split(/\s+/).every((word) => text.includes(word));
+  return filter.toLowerCase().split(/\s+/).every((word) => isWord(text, word));
 }
 
 function compareValues(a, b) {
