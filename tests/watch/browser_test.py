@@ -754,6 +754,22 @@ def test_values_far_away_do_not_flatten_a_chart(program: str, browser: Browser, 
         # A logarithmic axis has no place for what is not positive, and says so.
         press(f"{loss.card}.querySelector('button[title^=Logarithmic]')")
         tab.wait(notes, lambda found: "1 point at 0 or below not drawn" in found)
+    # A part of a step is never far from the others, however large it is.
+    own = root / "own"
+    write_run(own, {"loss": usual}, age=500)
+    (own / "ranks").mkdir()
+    begin = time.time() - 500
+    write_lines(own / "ranks" / "rank_0.jsonl", [{"time": begin, "event": "start", "rank": 0}, *(
+        {"time": begin + second, "step": second, "values": {
+            "steps": 1, "forward": 0.002, "backward": 0.003, "optimizer": 0.001, "data": 0.001, "other": 0.9}} for second in range(1, 400))])
+    with served(program, own) as address:
+        tab.open(address)
+        tab.wait("document.title.startsWith('own')")
+        parts = Chart(tab, "Step time")
+        found = parts.point(200, 0, 400)
+        assert found["your own code"] == "900 ms" and found["forward"] == "2 ms"
+        assert parts.get("querySelectorAll('.beyond-note, path.beyond').length") == 0
+        assert parts.get("querySelector('button.full').hidden")
 
 
 def test_axes_are_readable_and_shared(program: str, browser: Browser, root: Path) -> None:

@@ -147,7 +147,8 @@ export class Chart {
     let [low, high] = within(-Infinity, Infinity);
     // If all values are NaN, there is no range.
     if (!(low <= high)) [low, high] = [0, 1];
-    const near = within(...farLimits(lists, isFromZero));
+    // The top of a stack is its last layer; no layer is far from the others.
+    const near = within(...farLimits(stack ? lists.slice(-1) : lists, isFromZero));
     const hasFar = high - low > LEAST_GAIN * (near[1] - near[0]) && near[1] > near[0];
     if (hasFar && !isFull) [low, high] = near;
     const space = (high - low) * 0.06 || Math.abs(high) * 0.1 || 0.5;
