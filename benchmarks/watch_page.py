@@ -3,12 +3,14 @@
 
 usage: watch_page.py PROGRAM [--runs 300] [--long 100] [--points 100000] [--folder FOLDER]
 
-Prints one JSON line for each figure; `peer` is what the page aims at."""
+Prints one JSON line for each figure; `peer` is what the page aims at. On a busy machine, the processor seconds tell more
+than the wall time: `server` is the process of `accelerate watch`, `page` the main thread of the page."""
 from __future__ import annotations
 
 import argparse
 import json
 import math
+import os
 import random
 import re
 import subprocess
@@ -18,7 +20,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "watch"))
-from devtools import browsing  # noqa: E402
+from devtools import Tab, browsing  # noqa: E402
 
 
 def write_runs(root: Path, number: int, num_long: int, points: int) -> None:
@@ -45,6 +47,18 @@ def say(case: str, ours: float, aim: float, unit: str) -> None:
                       "ratio": round(aim / ours, 3) if ours else None}), flush=True)
 
 
+def processor_s(pid: int) -> float:
+    """The processor seconds of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def page_s(tab: Tab) -> float:
+    """The processor seconds of the page's main thread so far."""
+    found = tab.call("Performance.getMetrics")["metrics"]
+    return next(one["value"] for one in found if one["name"] == "TaskDuration")
+
+
 def memory_mb(pid: int) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1024
@@ -59,26 +73,32 @@ def measure(program: str, root: Path, num_long: int, last: str) -> None:
             with tempfile.TemporaryDirectory() as downloads, browsing(Path(downloads)) as browser:
                 tab = browser.new_tab()
                 tab.resize(1440, 1000)
-                began = time.monotonic()
+                tab.call("Performance.enable", timeDomain="threadTicks")
+                began, server_began, page_began = time.monotonic(), processor_s(server.pid), page_s(tab)
                 tab.open(address)
                 tab.wait("document.querySelectorAll('.card path.line').length", lambda number: number >= 1)
                 say("first picture", time.monotonic() - began, 2, "s")
+                say("first picture, processor of the server", processor_s(server.pid) - server_began, 2, "s")
+                say("first picture, processor of the page", page_s(tab) - page_began, 2, "s")
                 tab.wait("[...document.querySelectorAll('.card')].every((one) => one.querySelectorAll('path.line').length >= 8)")
                 say("all drawn runs", time.monotonic() - began, 10, "s")
                 plot = tab.get("(() => { const box = document.querySelector('.plot').getBoundingClientRect(); return [box.left, box.top, box.width]; })()")
                 # From the event to the next picture, as the browser sees it.
                 tab.get("""window.delays = []; document.querySelector('.plot').addEventListener('pointermove', (event) => {
                     requestAnimationFrame(() => setTimeout(() => window.delays.push(performance.now() - event.timeStamp))); });""")
+                page_began = page_s(tab)
                 for i in range(40):
                     tab.mouse("mouseMoved", plot[0] + 70 + i * (plot[2] - 90) / 40, plot[1] + 60)
                     time.sleep(0.05)
                 delays = sorted(tab.wait("window.delays", lambda found: len(found) >= 30))
                 say("tooltip delay, median", delays[len(delays) // 2], 50, "ms")
                 say("tooltip delay, 95 %", delays[int(0.95 * len(delays))], 50, "ms")
+                say("40 tooltips, processor of the page", page_s(tab) - page_began, 2, "s")
                 tab.wait(f"[...document.querySelectorAll('#runs tbody tr')].filter((row) => row.children[5].textContent === '{last}').length",
                          lambda number: number >= num_long, limit_s=600)
                 say("whole table", time.monotonic() - began, 60, "s")
             say("server memory", memory_mb(server.pid), 500, "MB")
+            say("load of the machine", os.getloadavg()[0], os.cpu_count() or 1, "processes")
         finally:
             server.terminate()
 
@@ -95,8 +115,8 @@ def main() -> None:
         root = given.folder or Path(folder)
         if not any(root.glob("run_*")):
             write_runs(root, given.runs, given.long, given.points)
-        last = f"{given.points / 1000:g} k"  # As the table shows the last step, in four digits.
-        measure(given.program, root, given.long, last)
+        # As the table shows the last step.
+        measure(given.program, root, given.long, f"{given.points - 1:,}")
 
 
 if __name__ == "__main__":

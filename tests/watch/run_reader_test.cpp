@@ -106,6 +106,31 @@ TEST(RunReader, SkipsWhatItDoesNotUnderstand) {
   EXPECT_LE(run.content().ranks.size(), 1U);
 }
 
+TEST(RunReader, CountsLinesThatCannotBeRead) {
+  const TempDir dir;
+  const auto file = dir.path() / "metrics.jsonl";
+  append(file, kStart + value_line(1, 0.5) + "\n");
+  append(
+      file,
+      R"({"time":1,"event":"of a later version","x":[1]})"
+      "\n");
+  RunReader run(dir.path());
+  run.refresh();
+  EXPECT_EQ(run.content().num_damaged, 0);
+  const auto version = run.version();
+  append(file, R"({"time":1002,"step":2,"valu)" + std::string(2, '\0') + "\n");
+  append(
+      file,
+      R"({"time":1003,"step":"x","values":{"loss":9}})"
+      "\n");
+  append(file, "[]\n" + value_line(4, 0.25));
+  run.refresh();
+  EXPECT_EQ(run.content().num_damaged, 3);
+  EXPECT_GT(run.version(), version);
+  EXPECT_EQ(snapshot(run, 2000)["num_damaged"], 3);
+  EXPECT_THAT(steps_of(run), ElementsAre(1, 4));
+}
+
 TEST(RunReader, StepsThatComeAgainCountOnce) {
   const TempDir dir;
   const auto file = dir.path() / "metrics.jsonl";
@@ -441,6 +466,27 @@ TEST(RunReader, LogsAreThoseOfTheLatestLaunchAndItsLastAttempt) {
   EXPECT_THAT(logs[0].path.string(), HasSubstr("run_2026"));
 }
 
+TEST(RunReader, ARankIsSlowIfItsWorkTakesAFifthLonger) {
+  // Seconds of work and of waiting for others in ten steps: two ranks, the
+  // second one slower.
+  const auto is_slow = [](double own, double waiting, double own_of_second) {
+    const TempDir dir;
+    for (int rank = 0; rank < 2; ++rank) {
+      const auto file = dir.path() / "ranks" / str_cat("rank_", rank, ".jsonl");
+      append(file, "{\"time\":1000,\"event\":\"start\"}\n");
+      const double work = rank == 0 ? own : own_of_second;
+      append(file, rank_line(1001, work, own + waiting - work));
+    }
+    RunReader run(dir.path());
+    run.refresh();
+    return find_slow_rank(run.content()).has_value();
+  };
+  EXPECT_TRUE(is_slow(0.5, 0.2, 0.62));
+  EXPECT_FALSE(is_slow(0.5, 0.2, 0.58));
+  // Nor if the work is a small part of a step.
+  EXPECT_FALSE(is_slow(0.02, 0.5, 0.04));
+}
+
 TEST(RunReader, TheRankThatOthersWaitForIsNamed) {
   const TempDir dir;
   append(dir.path() / "metrics.jsonl", kStart);
@@ -562,6 +608,86 @@ TEST(RunList, FindsRunsInAFolderAndNewOnes) {
   EXPECT_TRUE(runs.show(1, {}, 2000));
   EXPECT_FALSE(runs.show(2, {}, 2000));
   EXPECT_FALSE(runs.log_tail(0, 0));
+}
+
+std::vector<std::string> names_of(RunList& runs) {
+  std::vector<std::string> names;
+  const auto list = runs.list(-1, 2000);
+  for (const auto& run : list["runs"]) {
+    names.push_back(run["name"]);
+  }
+  return names;
+}
+
+TEST(RunList, FindsRunsInSubfolders) {
+  const TempDir dir;
+  const auto& root = dir.path();
+  for (const char* run :
+       {"bert/seed_1",
+        "bert/seed_1/checkpoints/old",
+        "gpt2/seed_1",
+        "gpt2/large/seed_2",
+        "gpt2/large/deep/seed_3",
+        ".git/seed_4"}) {
+    append(root / run / "metrics.jsonl", kStart);
+  }
+  fs::create_directory_symlink(root / "bert", root / "link");
+  RunList runs({root});
+  EXPECT_THAT(
+      names_of(runs),
+      ElementsAre("bert/seed_1", "gpt2/large/seed_2", "gpt2/seed_1"));
+}
+
+TEST(RunList, RunsOfOneNameGetLongerNames) {
+  const TempDir dir;
+  const auto& root = dir.path();
+  for (const char* run : {"one/same", "one/other", "two/same"}) {
+    append(root / run / "metrics.jsonl", kStart);
+  }
+  RunList runs({root / "one", root / "two"});
+  EXPECT_THAT(names_of(runs), ElementsAre("other", "one/same", "two/same"));
+  RunList given({root / "one" / "same", root / "two" / "same"});
+  EXPECT_THAT(names_of(given), ElementsAre("one/same", "two/same"));
+  // Also if the second one starts later.
+  fs::create_directory(root / "three");
+  RunList later({root / "one", root / "three"});
+  EXPECT_THAT(names_of(later), ElementsAre("other", "same"));
+  append(root / "three" / "same" / "metrics.jsonl", kStart);
+  EXPECT_THAT(names_of(later), ElementsAre("other", "one/same", "three/same"));
+}
+
+TEST(RunList, SaysThatARunWasDeleted) {
+  const TempDir dir;
+  for (const char* name : {"a", "b"}) {
+    append(dir.path() / name / "metrics.jsonl", kStart + value_line(4, 0.5));
+  }
+  RunList runs({dir.path()});
+  const auto first = runs.list(-1, 1010);
+  fs::remove_all(dir.path() / "a");
+  const auto second = runs.list(first["version"], 1011);
+  EXPECT_EQ(second["runs"][0]["summary"]["state"], "deleted");
+  EXPECT_FALSE(second["runs"][1].contains("summary"));
+  EXPECT_EQ((*runs.show(0, {}, 1011))["state"], "deleted");
+}
+
+TEST(RunList, ShowsTheEndOfALongLog) {
+  const TempDir dir;
+  append(dir.path() / "metrics.jsonl", kStart);
+  const auto log =
+      dir.path() / "run_20260101-a" / "attempt_0" / "rank_0" / "stdout.log";
+  std::string text;
+  for (int i = 100'000; i < 120'000; ++i) {
+    text += str_cat("line ", i, '\n');
+  }
+  append(log, text);
+  RunList runs({dir.path()});
+  runs.show(0, {}, 2000);
+  const auto shown = runs.log_tail(0, 0);
+  ASSERT_TRUE(shown);
+  EXPECT_LE(shown->size(), RunList::kMaxLogTail);
+  EXPECT_GT(shown->size(), RunList::kMaxLogTail - 12);
+  EXPECT_TRUE(shown->starts_with("line "));
+  EXPECT_TRUE(text.ends_with(*shown));
 }
 
 TEST(RunList, SendsOnlySummariesThatChanged) {

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
+#include <utility>
 
 #include "accelerate/error.h"
 #include "core/base/printable.h"
@@ -17,10 +19,51 @@ namespace {
 constexpr std::chrono::milliseconds kReadingTime{150};
 constexpr size_t kFirstBytes = 64 << 10;
 constexpr size_t kBytesPerStep = 1 << 20;
+/// How deep below a given folder runs are found, and how many entries of
+/// folders one search looks at.
+constexpr int kMaxDepth = 3;
+constexpr int kMaxEntries = 20'000;
 
 std::string name_of_run(const std::filesystem::path& folder) {
   return folder.has_filename() ? folder.filename().string()
                                : folder.parent_path().filename().string();
+}
+
+/// The last `num_parts` parts of a path.
+std::string end_of_path(const std::filesystem::path& path, int64_t num_parts) {
+  std::string name = name_of_run(path);
+  auto parent = path.parent_path();
+  for (int64_t i = 1; i < num_parts && parent.has_filename(); ++i) {
+    name = parent.filename().string() + '/' + name;
+    parent = parent.parent_path();
+  }
+  return printable(name);
+}
+
+/// Adds the runs below `folder` to `found`, without following links. Hidden
+/// folders and folders inside of runs are left out.
+void search(
+    const std::filesystem::path& folder,
+    int depth,
+    int& num_entries,
+    std::vector<std::filesystem::path>& found) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end;
+       !error && entry != end && num_entries < kMaxEntries;
+       entry.increment(error)) {
+    ++num_entries;
+    std::error_code ignored;
+    if (entry->is_symlink(ignored) || !entry->is_directory(ignored)) {
+      continue;
+    }
+    if (RunReader::is_run(entry->path())) {
+      found.push_back(entry->path());
+    } else if (
+        depth < kMaxDepth &&
+        !entry->path().filename().string().starts_with('.')) {
+      search(entry->path(), depth + 1, num_entries, found);
+    }
+  }
 }
 
 } // namespace
@@ -46,29 +89,21 @@ RunList::RunList(const std::vector<std::filesystem::path>& folders) {
 
 size_t RunList::find_runs(const std::filesystem::path& folder) {
   if (RunReader::is_run(folder)) {
-    add(folder);
+    add(folder, 1);
     return 1;
   }
   std::vector<std::filesystem::path> found;
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry(folder, error), end;
-       !error && entry != end;
-       entry.increment(error)) {
-    std::error_code ignored;
-    if (entry->symlink_status(ignored).type() ==
-            std::filesystem::file_type::directory &&
-        RunReader::is_run(entry->path())) {
-      found.push_back(entry->path());
-    }
-  }
+  int num_entries = 0;
+  search(folder, 1, num_entries, found);
   std::sort(found.begin(), found.end());
   for (const auto& run : found) {
-    add(run);
+    const auto inside = run.lexically_relative(folder);
+    add(run, std::distance(inside.begin(), inside.end()));
   }
   return found.size();
 }
 
-void RunList::add(const std::filesystem::path& folder) {
+void RunList::add(const std::filesystem::path& folder, int64_t num_parts) {
   if (listed_.contains(folder)) {
     return;
   }
@@ -78,9 +113,34 @@ void RunList::add(const std::filesystem::path& folder) {
   }
   listed_.insert(folder);
   Entry entry;
-  entry.name = printable(name_of_run(folder));
   entry.reader = std::make_unique<RunReader>(folder);
+  entry.num_parts = num_parts;
   runs_.push_back(std::move(entry));
+  has_new_names_ = true;
+}
+
+void RunList::name_runs() {
+  if (!std::exchange(has_new_names_, false)) {
+    return;
+  }
+  for (auto& entry : runs_) {
+    entry.name = end_of_path(entry.reader->folder(), entry.num_parts);
+  }
+  for (bool is_done = false; !is_done;) {
+    is_done = true;
+    std::map<std::string, std::vector<Entry*>> named;
+    for (auto& entry : runs_) {
+      named[entry.name].push_back(&entry);
+    }
+    for (const auto& [name, entries] : named) {
+      for (size_t i = 0; entries.size() > 1 && i < entries.size(); ++i) {
+        auto& entry = *entries[i];
+        entry.name = end_of_path(entry.reader->folder(), ++entry.num_parts);
+        // A whole path cannot become longer.
+        is_done = is_done && entry.name == name;
+      }
+    }
+  }
 }
 
 void RunList::read_on() {
@@ -111,7 +171,7 @@ void RunList::summarise(Entry& entry, double now) {
     return;
   }
   const auto& content = entry.reader->content();
-  const std::string state = state_of(content, now);
+  const std::string state = state_of(*entry.reader, now);
   if (entry.reader_version == entry.reader->version() && state == entry.state) {
     return;
   }
@@ -154,6 +214,7 @@ nlohmann::json RunList::list(int64_t since, double now) {
   for (const auto& folder : folders_) {
     find_runs(folder);
   }
+  name_runs();
   read_on();
   nlohmann::json runs = nlohmann::json::array();
   bool is_behind = false;
@@ -201,10 +262,9 @@ RunList::show(size_t run, std::optional<int64_t> since, double now) {
   entry.is_dropped = false;
   entry.last_shown = ++num_shown_;
   entry.reader->refresh();
-  auto shown =
-      since == entry.reader->version()
-          ? nlohmann::json({{"state", state_of(entry.reader->content(), now)}})
-          : snapshot(*entry.reader, now);
+  auto shown = since == entry.reader->version()
+                   ? nlohmann::json({{"state", state_of(*entry.reader, now)}})
+                   : snapshot(*entry.reader, now);
   shown["version"] = entry.reader->version();
   shown["now"] = now;
   return shown;

@@ -29,8 +29,9 @@ class ACCELERATE_INTERNAL RunList {
   static constexpr size_t kMaxPoints = 3'000'000;
   static constexpr size_t kMaxLogTail = 64 << 10;
 
-  /// Each folder belongs to a run, or contains folders of runs, including runs
-  /// that start later. Throws `ConfigError` if a folder does not exist.
+  /// Each folder belongs to a run, or contains folders of runs, up to three
+  /// levels deep, including runs that start later. Throws `ConfigError` if a
+  /// folder does not exist.
   explicit RunList(const std::vector<std::filesystem::path>& folders);
 
   size_t size() const { return runs_.size(); }
@@ -55,7 +56,9 @@ class ACCELERATE_INTERNAL RunList {
 
  private:
   struct Entry {
-    std::string name;
+    std::string name = {};
+    /// The number of parts of the path in the name.
+    int64_t num_parts = 1;
     std::unique_ptr<RunReader> reader;
     /// The reader's version when the summary was made.
     int64_t reader_version = -1;
@@ -71,7 +74,11 @@ class ACCELERATE_INTERNAL RunList {
   /// Adds the runs in `folder` that are not listed yet. Returns the number of
   /// runs in the folder.
   size_t find_runs(const std::filesystem::path& folder);
-  void add(const std::filesystem::path& folder);
+  /// Adds a run whose name has at least `num_parts` parts of its path.
+  void add(const std::filesystem::path& folder, int64_t num_parts);
+  /// Names runs by their paths in the given folders. Names that are equal
+  /// become longer until they differ.
+  void name_runs();
   /// Continues reading runs that are not shown.
   void read_on();
   void summarise(Entry& entry, double now);
@@ -83,6 +90,7 @@ class ACCELERATE_INTERNAL RunList {
   std::vector<Entry> runs_;
   std::set<std::filesystem::path> listed_;
   std::set<std::filesystem::path> left_out_;
+  bool has_new_names_ = false;
   /// The run to read next.
   size_t next_ = 0;
   int64_t version_ = 0;

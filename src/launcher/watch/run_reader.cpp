@@ -143,9 +143,9 @@ int64_t add_values(Metrics& metrics, const ValueLine& line) {
 namespace {
 
 /// Passes a line of values to `take_values`, and any other as JSON to
-/// `take_other`.
+/// `take_other`. Returns false if the line is neither.
 template <class TakeValues, class TakeOther>
-void parse_line(
+bool parse_line(
     std::string_view text,
     ValueLine& line,
     const TakeValues& take_values,
@@ -158,7 +158,10 @@ void parse_line(
     } else {
       take_other(*object);
     }
+  } else {
+    return false;
   }
+  return true;
 }
 
 } // namespace
@@ -353,7 +356,11 @@ void RunReader::note_time(double time) {
 
 void RunReader::take_main_line(std::string_view text, off_t offset) {
   const off_t end = offset + static_cast<off_t>(text.size()) + 1;
-  parse_line(
+  const auto note_damage = [this] {
+    ++content_.num_damaged;
+    ++version_;
+  };
+  const bool is_line = parse_line(
       text,
       line_,
       [&](const ValueLine& line) {
@@ -366,8 +373,13 @@ void RunReader::take_main_line(std::string_view text, off_t offset) {
         note_time(line.time);
         if (line.object.contains("event")) {
           take_event(line, offset);
+        } else {
+          note_damage();
         }
       });
+  if (!is_line && !text.empty()) {
+    note_damage();
+  }
 }
 
 void RunReader::take_exit(std::string_view text) {

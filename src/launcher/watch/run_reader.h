@@ -145,6 +145,8 @@ struct RunContent {
   Metrics metrics = {};
   /// The number of values left out because there are too many names.
   int64_t num_left_out = 0;
+  /// The number of lines of metrics.jsonl that are neither values nor events.
+  int64_t num_damaged = 0;
   std::map<int, RankSeries> ranks = {};
   /// The latest marks, oldest first.
   std::vector<RunMark> marks = {};

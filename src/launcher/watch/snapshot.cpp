@@ -361,7 +361,11 @@ std::optional<SlowRank> find_slow_rank(const RunContent& content) {
   return slow;
 }
 
-const char* state_of(const RunContent& content, double now) {
+const char* state_of(const RunReader& run, double now) {
+  if (!RunReader::is_run(run.folder())) {
+    return "deleted";
+  }
+  const auto& content = run.content();
   if (const auto* exit = content.exit(); exit != nullptr) {
     return exit->rank ? "failed" : "interrupted";
   }
@@ -499,7 +503,7 @@ WatchJson snapshot(const RunReader& run, double now) {
   }
   return {
       {"step", content.step ? WatchJson(*content.step) : WatchJson()},
-      {"state", state_of(content, now)},
+      {"state", state_of(run, now)},
       {"begin", content.begin},
       {"end", content.end},
       {"exit", exit_json(content)},
@@ -512,6 +516,7 @@ WatchJson snapshot(const RunReader& run, double now) {
       {"marks", std::move(marks)},
       {"metrics", metrics_json(content.metrics, content.begin)},
       {"num_left_out", content.num_left_out},
+      {"num_damaged", content.num_damaged},
       {"num_ranks", content.ranks.size()},
       {"ranks",
        content.ranks.empty()

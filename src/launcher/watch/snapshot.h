@@ -38,8 +38,8 @@ ACCELERATE_INTERNAL nlohmann::json snapshot(const RunReader& run, double now);
 nlohmann::json summary_of(const RunContent& content);
 
 /// "running", "finished", "failed", "interrupted", "silent" (nothing has been
-/// written for a while) or "empty".
-const char* state_of(const RunContent& content, double now);
+/// written for a while), "empty" or "deleted".
+const char* state_of(const RunReader& run, double now);
 
 /// The steps of `ranks` between two times in seconds since 1970.
 nlohmann::json ranks_json(

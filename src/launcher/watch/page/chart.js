@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A card with lines or a stack, a legend and a tooltip.
 import { duration, exact, isNumber, bytes, whole } from "./format.js";
-import { byId, draw, fill, make, makeButton, makeName } from "./elements.js";
+import { byId, draw, fill, LONG_NAME, make, makeButton, makeName } from "./elements.js";
 import { farLimits, findBreaks, logTicks, smoothed, stretches, ticks, timeTicks } from "./scales.js";
 import { savePicture } from "./save.js";
 
@@ -12,6 +12,7 @@ const MOST_DOTS = 60;
 // The axis leaves out values far away if that makes the others at least this many times higher.
 const LEAST_GAIN = 3;
 const EDGE_MARK = 8;
+const EDGE_ROOM = 4;
 // The fraction of a shared axis that each chart must fill.
 const LEAST_FILLED = 0.4;
 const MOST_KEYS = 8;
@@ -76,7 +77,7 @@ export class Chart {
     for (const one of spec.series) {
       one.middle = one.xLast ? one.x.map((x, i) => (x + one.xLast[i]) / 2) : one.x;
       one.isBreak = spec.stack ? () => false : findBreaks(one);
-      one.smooth = spec.smooth && !spec.stack ? smoothed(one.y, spec.smooth) : null;
+      one.smooth = spec.smooth && !spec.stack ? smoothed(one.y, spec.smooth, one.count) : null;
     }
     const texts = spec.series.map((one) => `${one.name} ${spec.format(one.last)}`);
     const keys = spec.series.slice(0, MOST_KEYS).map((one, i) => {
@@ -89,7 +90,8 @@ export class Chart {
       rest.title = texts.slice(MOST_KEYS).join("\n");
       keys.push(rest);
     }
-    this.key.className = keys.length > 1 ? "key many" : "key";
+    const hasLong = spec.series.some((one) => one.name.length > LONG_NAME);
+    this.key.className = keys.length > 1 && hasLong ? "key many" : "key";
     fill(this.key, ...keys);
     this.plot.setAttribute("aria-label",
       `${this.title.textContent}, latest values: ${texts.slice(0, MOST_KEYS).join(", ")}. Arrow keys read values, plus zooms, Escape resets`);
@@ -145,7 +147,8 @@ export class Chart {
     let [low, high] = within(-Infinity, Infinity);
     // If all values are NaN, there is no range.
     if (!(low <= high)) [low, high] = [0, 1];
-    const near = within(...farLimits(lists, isFromZero));
+    // The top of a stack is its last layer; no layer is far from the others.
+    const near = within(...farLimits(stack ? lists.slice(-1) : lists, isFromZero));
     const hasFar = high - low > LEAST_GAIN * (near[1] - near[0]) && near[1] > near[0];
     if (hasFar && !isFull) [low, high] = near;
     const space = (high - low) * 0.06 || Math.abs(high) * 0.1 || 0.5;
@@ -180,10 +183,11 @@ export class Chart {
     };
     this.map = { box, range, toX, toY };
     this.drawAxes(svg, box, range, toX, toY);
-    // Clips lines at the edges of the range.
+    // Clips lines at the edges of the range, with room for the dots and marks there.
+    const [from, across] = [box.left - EDGE_ROOM, box.right - box.left + 2 * EDGE_ROOM];
     const inside = draw("svg", {
-      x: box.left, y: box.top, width: box.right - box.left, height: box.bottom - box.top,
-      viewBox: `${box.left} ${box.top} ${box.right - box.left} ${box.bottom - box.top}`,
+      x: from, y: box.top, width: across, height: box.bottom - box.top,
+      viewBox: `${from} ${box.top} ${across} ${box.bottom - box.top}`,
     });
     svg.append(inside);
     for (const one of layers) this.drawSeries(inside, one);
@@ -382,7 +386,9 @@ export class Chart {
     } else if (event.key === "+" || event.key === "-") {
       const middle = this.anchor ?? (left + right) / 2;
       const half = (right - left) * (event.key === "+" ? 0.25 : 1);
-      this.actions.zoom(this.spec.axis, middle - half, middle + half);
+      // Zooming in near an edge stays inside of the range.
+      const center = event.key === "+" ? Math.min(Math.max(middle, left + half), right - half) : middle;
+      this.actions.zoom(this.spec.axis, center - half, center + half);
     } else {
       return;
     }

@@ -19,7 +19,7 @@ export function makeButton(names, text, action) {
 
 // Shortened names keep their last letters, because names often differ only there.
 const TAIL = 9;
-const LONG_NAME = 24;
+export const LONG_NAME = 24;
 
 /** A name that the style sheet shortens if needed, a long one in the middle. */
 export function makeName(name) {

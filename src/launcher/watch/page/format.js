@@ -22,7 +22,13 @@ export function exact(value) {
   return Number.isInteger(value) && Math.abs(value) < 1e15 ? String(value) : String(+value.toPrecision(6));
 }
 
-export const whole = (value) => isNumber(value) ? Math.round(value).toLocaleString("en") : "–";
+// Making a format takes far longer than using it.
+const WHOLE = new Intl.NumberFormat("en");
+const MOMENT = { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" };
+const OF_THIS_YEAR = new Intl.DateTimeFormat("en-GB", MOMENT);
+const OF_ANY_YEAR = new Intl.DateTimeFormat("en-GB", { ...MOMENT, year: "numeric" });
+
+export const whole = (value) => isNumber(value) ? WHOLE.format(Math.round(value)) : "–";
 
 export function seconds(value) {
   if (!isNumber(value)) return "–";
@@ -35,6 +41,7 @@ export function seconds(value) {
 export function duration(value) {
   if (!isNumber(value)) return "–";
   const total = Math.round(value);
+  if (Math.abs(value) < 10) return `${+value.toPrecision(2)} s`;
   if (total < 60) return `${total} s`;
   const pair = (big, small, bigName, smallName) =>
     `${big} ${bigName}` + (small ? ` ${small} ${smallName}` : "");
@@ -53,11 +60,12 @@ export function bytes(value) {
 
 export const percent = (value) => isNumber(value) ? `${+(value * 100).toPrecision(3)} %` : "–";
 
-/** "2 Nov 14:05" */
+/** "2 Nov 14:05", with the year if it is another one. */
 export function moment(time) {
   if (!isNumber(time) || time <= 0) return "–";
-  return new Date(time * 1000).toLocaleString("en-GB",
-    { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" }).replace(",", "");
+  const date = new Date(time * 1000);
+  const format = date.getFullYear() === new Date().getFullYear() ? OF_THIS_YEAR : OF_ANY_YEAR;
+  return format.format(date).replace(",", "");
 }
 
 export function median(values) {

@@ -21,7 +21,7 @@ const TABLE_MS = 1000;
 const MARGIN = 0.05;
 
 const page = {
-  runs: [], shown: [], notDrawn: [], focus: null, view: readAddress(), charts: new Map(), version: -1,
+  runs: [], shown: [], notDrawn: [], missing: [], focus: null, view: readAddress(), charts: new Map(), version: -1,
   // The colours of runs by folder, kept when the page is loaded again.
   slots: new Map(JSON.parse(sessionStorage.getItem("colors") ?? "[]")),
   now: 0, isLost: false, isListed: false, folders: [], leftOut: [], numLeftOut: 0, isBehind: false, nextShow: 0, nextTable: 0,
@@ -32,7 +32,7 @@ const page = {
 /** The first runs of the table. Runs that are shown stay when others become the first. */
 function usualRuns(listed) {
   const kept = listed.filter((run) => run.isShown);
-  const others = listed.filter((run) => !run.isShown).sort(compareRuns);
+  const others = listed.filter((run) => !run.isShown && run.state !== "deleted").sort(compareRuns);
   return [...kept, ...others].slice(0, USUALLY_SHOWN).sort(compareRuns);
 }
 
@@ -62,32 +62,37 @@ function giveColors(runs) {
   if (others.length) sessionStorage.setItem("colors", JSON.stringify([...slots]));
 }
 
+/**
+ * The runs that a name in an address means. The address may be older than another run of that
+ * name, or come from a page of other folders, so the name may be another end of the run's path.
+ */
+function findNamed(name) {
+  const listed = page.runs.filter((run) => run.summary);
+  const found = listed.filter((run) => run.name === name);
+  return found.length || !name ? found : listed.filter((run) => run.folder.endsWith(`/${name}`));
+}
+
 function choose() {
   const { view } = page;
   const listed = page.runs.filter((run) => run.summary);
-  const wanted = view.shown
-    ? listed.filter((run) => view.shown.includes(run.name))
-    : usualRuns(listed);
-  if (view.shown) wanted.sort((a, b) => view.shown.indexOf(a.name) - view.shown.indexOf(b.name));
+  const named = (view.shown ?? []).map((name) => [name, findNamed(name)]);
+  const wanted = view.shown ? [...new Set(named.flatMap(([, runs]) => runs))] : usualRuns(listed);
+  page.missing = named.filter(([name, runs]) => name && !runs.length).map(([name]) => name);
   page.notDrawn = wanted.splice(MOST_SHOWN);
   for (const run of page.runs) run.isShown = wanted.includes(run);
   giveColors(wanted);
   page.shown = wanted.filter((run) => run.data);
-  const named = page.runs.find((run) => run.name === view.focus && run.summary);
+  const [chosen] = findNamed(view.focus);
   const kept = page.focus?.isShown ? page.focus : null;
-  page.focus = named ?? kept ?? wanted[0] ?? [...listed].sort(compareRuns)[0] ?? null;
+  page.focus = chosen ?? kept ?? wanted[0] ?? [...listed].sort(compareRuns)[0] ?? null;
 }
 
-/** Fixes the shown runs: from now on, the user chooses them. */
-function keepChoice() {
-  page.view.shown ??= page.runs.filter((run) => run.isShown).map((run) => run.name);
-}
 
 const actions = {
   toggle(runs, isShown) {
-    keepChoice();
     const names = new Set(runs.map((run) => run.name));
-    const others = page.view.shown.filter((name) => !names.has(name));
+    const wanted = [...page.shown, ...page.notDrawn, ...page.runs.filter((run) => run.isShown)].map((run) => run.name);
+    const others = [...new Set([...wanted, ...page.missing])].filter((name) => !names.has(name));
     page.view.shown = isShown ? [...others, ...names] : others;
     changed();
   },
@@ -200,7 +205,7 @@ function metricChart(name, runs) {
   return [`metric ${name}`, name, {
     series, axis, smooth, format: number, scalable: true, isLog: logScales.has(name), isFull: fullRanges.has(name),
     quantity: quantityOf(name), zoom: zoomOf(axis),
-    bad: bad && describeBad(bad[1]),
+    bad: bad && (page.runs.length > 1 ? `${bad[0].name}: ` : "") + describeBad(bad[1]),
     marks: runs.length === 1 ? marksOf(runs[0], axis) : [],
   }];
 }
@@ -227,6 +232,7 @@ function showMetrics(runs) {
     groups.get(group).push(name);
   }
   // Metrics without a prefix come first, without a heading.
+  byId("metrics-none").hidden = runs.length > 0 || page.runs.some((run) => run.isShown);
   const ordered = [...groups].sort(([a], [b]) => (a !== "") - (b !== "") || a.localeCompare(b));
   const sections = byId("metrics");
   for (const one of [...sections.children]) {
@@ -320,12 +326,11 @@ function showSteps(runs) {
       .filter((part) => parts[part].some((value) => value > 0))
       .map((part) => ({ name: PARTS[part], color: part, ...cellsOf(ranks), y: parts[part], last: lastOf(parts[part]) }));
     const title = page.runs.length > 1 ? `Step time: ${focus.name}` : "Step time";
-    wanted.push([`parts ${focus.index}`, title, {
+    if (series.length) wanted.push([`parts ${focus.index}`, title, {
       series, stack: true, axis: "time", zoom, format: seconds, tipFormat: seconds, marks: marksOf(focus, "time"), isFull: page.view.fullRanges.has(title),
       note: `by phase; averaged over ranks and ${seconds(width)}`,
     }, true]);
   }
-  byId("steps-section").hidden = withRanks.length === 0 && wanted.length === 0;
   byId("steps-of").textContent = withRanks.length > 1 ? "medians over ranks" : "";
   for (const [quantity, title, note, format, more] of QUANTITIES) {
     const series = rankSeries(withRanks, quantity);
@@ -335,6 +340,7 @@ function showSteps(runs) {
       marks: withRanks.length === 1 ? marksOf(withRanks[0], "time") : [],
     }]);
   }
+  byId("steps-section").hidden = wanted.length === 0;
   layCharts(byId("steps"), wanted);
 }
 
@@ -399,7 +405,8 @@ function takeList(list) {
     leftOut: list.left_out, numLeftOut: list.num_left_out, isBehind: list.is_behind,
   });
   for (const [index, { name, folder, summary }] of list.runs.entries()) {
-    const run = page.runs[index] ??= { index, name, state: "empty", data: null, detail: null, slot: null, isShown: false };
+    const run = page.runs[index] ??= { index, state: "empty", data: null, detail: null, slot: null, isShown: false };
+    run.name = name;
     if (!summary) continue;
     Object.assign(run, { folder, summary, state: summary.state, isStale: true });
     run.settings = new Map(summary.configuration);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The panels beside the charts: notes, figures, ranks, configuration, log.
-import { bytes, duration, exact, median, metricOrder, number, percent, seconds, whole } from "./format.js";
+import { bytes, duration, exact, isNumber, median, metricOrder, number, percent, seconds, whole } from "./format.js";
 import { byId, fill, keyed, make, makeButton, makeName } from "./elements.js";
 import { stateText, STATES } from "./run_table.js";
 
@@ -43,12 +43,16 @@ export function showNotes(page, actions) {
     remark(`${page.numLeftOut} runs are not listed because there are more than ${page.runs.length}: ` +
       page.leftOut.join(", ") + (more > 0 ? ` and ${more} more` : "") + ". Pass fewer folders");
   }
+  if (page.missing.length) {
+    remark(`The address names runs that are not here: ${page.missing.slice(0, 20).join(", ")}` +
+      (page.missing.length > 20 ? ` and ${page.missing.length - 20} more` : ""));
+  }
   if (page.notDrawn.length) {
     remark(`Not drawn, because the charts already show ${page.shown.length} runs: ${page.notDrawn.slice(0, 20).map((run) => run.name).join(", ")}` +
       (page.notDrawn.length > 20 ? ` and ${page.notDrawn.length - 20} more` : ""));
   }
   for (const run of page.shown) {
-    const { slow, metrics, num_left_out } = run.data;
+    const { slow, metrics, num_left_out, num_damaged } = run.data;
     if (slow) {
       const where = slow.host ? ` on ${slow.host}` : "";
       const part = slow.part ? `, mostly in ${PARTS[slow.part] ?? slow.part}` : "";
@@ -61,6 +65,7 @@ export function showNotes(page, actions) {
       const total = metric.bad.reduce((sum, [, , count]) => sum + count, 0);
       alarm(`${prefix(run)}${metric.name} was ${describeBad(metric)}` + (total > 1 ? `; ${whole(total)} values are not finite` : ""));
     }
+    if (num_damaged) remark(`${prefix(run)}${num_damaged === 1 ? "1 line" : `${whole(num_damaged)} lines`} of metrics.jsonl cannot be read; the values are missing here`);
     if (num_left_out) remark(`${prefix(run)}More than 100 metrics: ${whole(num_left_out)} values are not shown`);
   }
   const hidden = notes.splice(MOST_NOTES);
@@ -79,7 +84,7 @@ export function showFigures(page) {
     [page.runs.length > 1 ? run.name : "state", run.state === "silent" ? stateText(run, page.now) : STATES[run.state], run.state],
     ["step", whole(data.step)],
     [loss ? loss.name : "loss", loss ? exact(loss.last) : "–", typeof loss?.last === "string" ? "failed" : ""],
-    ["throughput", rates.length ? `${number(median(rates))} /s` : "–"],
+    ["throughput", rates.some(isNumber) ? `${number(median(rates))} /s` : "–"],
     ["time", duration(data.end - data.begin)],
     ["processes", whole(data.num_processes)],
     ["restarts", String(Math.max(starts - 1, 0))],
@@ -119,7 +124,8 @@ export function showRanks(page) {
     ["utilisation", (row) => percent(row.busy)], ["cores", (row) => number(row.cpu)],
     ["memory", (row) => bytes(row.memory)], ["device", (row) => row.device || "–"],
     ["device memory", (row) => bytes(row.device_memory)], ["device busy", (row) => percent(row.device_busy)],
-    ["last update", (row) => `${duration(page.now - row.time)} ago`],
+    // The clock of another machine may be ahead of ours.
+    ["last update", (row) => `${duration(Math.max(page.now - row.time, 0))} ago`],
   ];
   const weight = (row) => (row.rank === failed ? 2 : 0) + (row.rank === slow?.rank ? 1 : 0);
   const rows = [...table].sort((a, b) => weight(b) - weight(a) || a.rank - b.rank);
@@ -199,6 +205,7 @@ function fillLog(pre, text) {
 export function showWaiting(page) {
   const isEmpty = page.runs.length === 0 && page.isListed;
   byId("waiting").hidden = !isEmpty;
+  document.body.classList.toggle("waiting", isEmpty);
   byId("content").hidden = page.runs.length === 0;
   if (!isEmpty) return;
   const folder = page.folders[0] ?? "runs";

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of runs: how they differ, and which are drawn.
-import { bestOf, compareMetrics, duration, exact, isNumber, moment, number } from "./format.js";
+import { bestOf, compareMetrics, duration, exact, isNumber, moment, whole } from "./format.js";
 import { byId, fill, keyed, make, makeButton, makeName } from "./elements.js";
 
 export const STATES = {
   failed: "failed", running: "running", silent: "stopped writing",
-  interrupted: "interrupted", finished: "finished", empty: "empty",
+  interrupted: "interrupted", finished: "finished", empty: "empty", deleted: "deleted",
 };
 const ORDER = Object.keys(STATES);
 export const MOST_SHOWN = 50;
@@ -38,7 +38,7 @@ function columnsOf(runs, now) {
   add("Run", "state", "State", (run) => ORDER.indexOf(run.state), (run) => stateText(run, now));
   add("Run", "started", "Started", (run) => run.summary.begin, (run) => moment(run.summary.begin));
   add("Run", "duration", "Duration", (run) => run.summary.end - run.summary.begin, (run) => duration(run.summary.end - run.summary.begin));
-  add("Run", "step", "Step", (run) => run.summary.step, (run) => number(run.summary.step));
+  add("Run", "step", "Step", (run) => run.summary.step, (run) => whole(run.summary.step));
   const metrics = [...new Set(runs.flatMap((run) => [...run.metrics.keys()]))].sort(compareMetrics);
   for (const [i, name] of metrics.entries()) {
     add("Metrics", `last ${name}`, `${name}, last`, (run) => metricOf(run, name)?.last, undefined, i < MOST_METRICS);
@@ -78,10 +78,18 @@ function chooseColumns(all, view, actions) {
   return chosen;
 }
 
+/** Whether a word is in a text. "lr=0.1" is not in "lr=0.15", nor is "lr=1" in "lr=1e-4". */
+function isWord(text, word) {
+  for (let at = text.indexOf(word); at >= 0; at = text.indexOf(word, at + 1)) {
+    if (!/=.*\d$/.test(word) || !/^(\d|\.\d|e[-+]?\d)/.test(text.slice(at + word.length))) return true;
+  }
+  return false;
+}
+
 /** Whether all words of `filter` are in the name, the state or the configuration ("lr=0.1"). */
 export function isWanted(run, filter) {
   const text = [run.name, STATES[run.state], ...[...run.settings].map(([name, value]) => `${name}=${value}`)].join("\n").toLowerCase();
-  return filter.toLowerCase().split(/\s+/).every((word) => text.includes(word));
+  return filter.toLowerCase().split(/\s+/).every((word) => isWord(text, word));
 }
 
 function compareValues(a, b) {

@@ -24,8 +24,8 @@ export function ticks(low, high, count, isBytes = false) {
 
 export function timeTicks(low, high, count) {
   const rough = (high - low) / Math.max(count, 1);
-  const steps = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 21600, 43200, 86400];
-  return multiples(low, high, steps.find((one) => one >= rough) ?? 86400 * Math.ceil(rough / 86400));
+  const steps = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 21600, 43200, 86400];
+  return multiples(low, high, steps.find((one) => one >= rough && (one >= 1 || high <= 10)) ?? 86400 * Math.ceil(rough / 86400));
 }
 
 /** At most about `count` round numbers between 10^`low` and 10^`high`. */
@@ -93,14 +93,16 @@ export function findBreaks(series) {
 
 /**
  * An exponential moving average, corrected for its beginning: after n values with the weight w,
- * the sum is divided by 1 - w^n. Values that are not numbers are left out.
+ * the sum is divided by 1 - w^n. Values that are not numbers are left out. A mean of several
+ * values, as `counts` says, moves the average as far as that many values.
  */
-export function smoothed(values, weight) {
+export function smoothed(values, weight, counts) {
   let [sum, scale] = [0, 1];
-  return values.map((value) => {
+  return values.map((value, i) => {
     if (!isNumber(value)) return null;
-    sum = weight * sum + (1 - weight) * value;
-    scale *= weight;
+    const kept = weight ** (counts?.[i] ?? 1);
+    sum = kept * sum + (1 - kept) * value;
+    scale *= kept;
     return sum / (1 - scale);
   });
 }
