@@ -275,8 +275,8 @@ void VerifiedSteps::before_update(OptimizerStep& optimizer) {
   if (last->second == context_.progress->num_backwards &&
       !next_.gradients.empty()) {
     recorder_.note_problem(
-        "The optimizer steps with gradients that accelerator.backward() did "
-        "not compute, so they are neither averaged over micro-batches nor "
+        "The optimizer uses gradients that accelerator.backward() did not "
+        "compute, so they are neither averaged over micro-batches nor "
         "synchronised as needed. Call accelerator.backward(loss) instead of "
         "loss.backward()");
   }
