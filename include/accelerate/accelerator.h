@@ -217,7 +217,7 @@ class ACCELERATE_API Accelerator {
 
   /// Opens the scope of one micro-batch for these models. Gradients are
   /// synchronised and optimizers step in every `accumulation.num_steps`-th
-  /// scope, and in the last batch of the loader that feeds the step. Among the
+  /// scope, and on the last batch of the loader that feeds the step. Among the
   /// loaders whose loops are still running, this is the one that most recently
   /// returned a batch. A validation loop inside the training loop therefore has
   /// no effect.

@@ -72,8 +72,8 @@ ACCELERATE_API int dtype_bits(Dtype dtype);
 /// when reading, and to the caller when writing.
 ///
 /// `shape` counts elements, even for types smaller than a byte. (torch's packed
-/// `float4_e2m1fn_x2` of shape {2, 3} is F4 of shape {2, 6} here.) It is empty
-/// for a scalar.
+/// `float4_e2m1fn_x2` of shape {2, 3} is F4 of shape {2, 6} here.) `shape` is
+/// empty for a scalar.
 struct ACCELERATE_API TensorView {
   std::string name = {};
   Dtype dtype = Dtype::kF32;

@@ -749,7 +749,7 @@ class Accelerator(Configuration, Processes):
 
     def accumulate(self, *models: Any) -> AbstractContextManager[None]:
         """The scope of one micro-batch of these models. Gradients are synchronised and optimizers
-        step in every `gradient_accumulation_steps`-th scope, and in the last batch of the
+        step in every `gradient_accumulation_steps`-th scope, and on the last batch of the
         loader."""
         scope = Scope(self._run.micro_batch(_contexts(models)))
         is_end = self.gradient_state.sync_with_dataloader and self.gradient_state.end_of_dataloader

@@ -236,8 +236,9 @@ def _keep_what_the_user_added(dataloader: DataLoader, prepared: DataLoader) -> N
     kinds = (DataLoader,) if library is None else (DataLoader, library.StatefulDataLoader)
     if all(type(dataloader).__iter__ is not kind.__iter__ for kind in kinds):
         _debug.warn(
-            "[prepare_data_loader] The prepared loader does not call the __iter__ of "
-            f"{type(dataloader).__name__}. Move its code into the dataset or the collate_fn",
+            "[prepare_data_loader] The prepared loader does not call "
+            f"{type(dataloader).__name__}.__iter__(). Move the code of this method into the dataset or "
+            "the collate_fn",
             stacklevel=4,
         )
 

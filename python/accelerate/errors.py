@@ -34,5 +34,5 @@ class MismatchError(CommError, ValueError):
 
 
 def in_one_line(error: BaseException) -> str:
-    """Returns the message that is sent to other processes."""
+    """Returns the type and message of an error on one line, to send to other processes."""
     return " ".join(f"{type(error).__name__}: {error}".split())

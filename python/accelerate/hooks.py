@@ -172,7 +172,7 @@ def add_hook_to_module(
     module: torch.nn.Module, hook: ModelHook, append: bool = False
 ) -> torch.nn.Module:
     """Attaches the hook to the module and returns the module. The hook replaces the module's
-    current hook, or with `append` runs after it. `remove_hook_from_module` detaches it."""
+    current hook or, with `append`, runs after it. `remove_hook_from_module` detaches it."""
     if append and getattr(module, "_hf_hook", None) is not None:
         current = module._hf_hook
         remove_hook_from_module(module)
@@ -193,7 +193,7 @@ def _set_forward(module: torch.nn.Module, forward: Any) -> None:
 
 
 def remove_hook_from_module(module: torch.nn.Module, recurse: bool = False) -> torch.nn.Module:
-    """Detaches the hook of a module, and with `recurse` also the hooks of its submodules. Returns
+    """Detaches the hook of a module and, with `recurse`, also the hooks of its submodules. Returns
     the module. A module without a hook is unchanged."""
     if hasattr(module, "_hf_hook"):
         module._hf_hook.detach_hook(module)

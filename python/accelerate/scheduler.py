@@ -45,8 +45,8 @@ def join_state(
         own = type(scheduler).__name__
         if own not in _COUNTING or shared.get("torch_class") != own:
             raise UsageError(
-                f"[load_state] The saved state is of type {shared.get('kind')} from C++, but this "
-                f"scheduler is of type {own}. Create the same scheduler, one of "
+                f"[load_state] The checkpoint contains a C++ scheduler of type {shared.get('kind')}, but "
+                f"this scheduler is of type {own}. Use the same type in both programs, one of "
                 f"{', '.join(_COUNTING)}"
             )
         rest = scheduler.state_dict()

@@ -56,7 +56,7 @@ _AVAILABLE = {
 
 def on_main_process(function: Callable) -> Callable:
     """Makes a method of a tracker run only on the main process, unless `main_process_only` of the
-    tracker is False. May be called before the processes are connected."""
+    tracker is False. The decorator may be used before the processes are connected."""
 
     @functools.wraps(function)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:

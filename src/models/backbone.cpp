@@ -87,8 +87,8 @@ void check_packed(const ModelInputs& inputs) {
         num_tokens,
         " ones for ",
         ids.size(1),
-        " input_ids, expected rows of ones and then zeros. Create it with "
-        "pack()"));
+        " input_ids. The mask must have a 1 for each input id, and each of its "
+        "rows must be ones followed by zeros. Create it with pack()"));
   }
 }
 

@@ -305,6 +305,9 @@ TEST_F(TextFile, NamesTheLineOfAMalformedCsvRow) {
       [&] { read_csv({folder_.path() / "none.csv"}); },
       ThrowsMessage<SystemError>(HasSubstr("none.csv': No such file")));
   EXPECT_THAT(
+      [&] { read_csv({}); },
+      ThrowsMessage<UsageError>(HasSubstr("at least one file")));
+  EXPECT_THAT(
       [&] { csv("a", {.separator = '"'}); },
       ThrowsMessage<UsageError>(HasSubstr("not a quote")));
   EXPECT_THAT(

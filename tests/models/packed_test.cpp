@@ -121,7 +121,7 @@ TEST(PackedForward, RejectsInvalidPackedBatches) {
   expect_refused(batch, "attention_mask and packed_mask are both set");
   batch = pack(padded_batch());
   batch.packed_mask = torch::tensor({{1, 1, 1}, {1, 1, 0}, {0, 1, 0}});
-  expect_refused(batch, "ones and then zeros");
+  expect_refused(batch, "ones followed by zeros");
   batch.packed_mask = torch::tensor({{1, 1, 1}, {1, 1, 0}});
   expect_refused(batch, "has 5 ones");
   batch.input_ids = batch.input_ids.view({2, 3});

@@ -431,8 +431,8 @@ TEST(Scheduler, ReportsBadUseInOneLine) {
       getting("inverse_sqrt", {.timescale = 0}), throws("timescale = 0"));
   EXPECT_THAT(
       getting("polynomial", {.num_training_steps = 9, .lr_end = 1}),
-      throws("lr_end = 1. Pass a value below the optimizer's learning rate "
-             "0.01"));
+      throws("lr_end = 1. Pass a value below 0.01, the optimizer's learning "
+             "rate"));
   EXPECT_THAT(
       getting("polynomial", {.num_warmup_steps = 9, .num_training_steps = 9}),
       throws("needs num_training_steps above num_warmup_steps"));

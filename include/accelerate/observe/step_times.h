@@ -47,10 +47,10 @@ struct ACCELERATE_API StepTimes {
   /// The last steps (at most 1000), oldest first.
   std::vector<Phases> last = {};
 
-  /// Describes what limits the speed of the run, such as "300 steps of 12.1 ms:
-  /// 41 % waits for data, 35 % backward" and so on, and on a second line "41 %
-  /// of the step waits for data: raise num_workers". Empty if there are no
-  /// steps.
+  /// Returns two lines about what limits the speed of the run. The first line
+  /// shows the share of each phase, such as "300 steps of 12.1 ms: 41 % waits
+  /// for data, 35 % backward". The second line gives advice, such as "41 % of
+  /// the step waits for data: raise num_workers". Empty if there are no steps.
   std::string summary() const;
 };
 

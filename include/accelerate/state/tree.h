@@ -46,9 +46,9 @@ namespace tree {
 class ACCELERATE_API Numbers {
  public:
   virtual ~Numbers() = default;
-  /// The values on the CPU, with zero or one dimension. Integers become int64,
-  /// so that sums of small types do not overflow. Throws `UsageError` if an
-  /// unsigned value does not fit.
+  /// Returns the values as a tensor on the CPU with zero or one dimension.
+  /// Integers become int64, so that sums of small types do not overflow. Throws
+  /// `UsageError` if an unsigned value does not fit.
   virtual at::Tensor tensor() const = 0;
   /// Throws `UsageError` if a value does not fit into its type, or if the
   /// number of values differs from that of a fixed-size type.

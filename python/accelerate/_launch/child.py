@@ -69,7 +69,7 @@ def run_on_workers(
 
 
 def find_program(where: str) -> str:
-    """Returns the path of the program `accelerate`. Looks in the build folder that contains this
+    """Returns the path of the `accelerate` program. Looks in the build folder that contains this
     package, then in this Python installation, and then on the PATH."""
     folders = (Path(__file__).parents[3] / "bin", Path(sys.executable).parent)
     found = shutil.which("accelerate", path=os.pathsep.join(map(str, folders)))

@@ -138,8 +138,8 @@ class _Cutter:
 
 
 class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
-    """A loader for which process 0 reads all data. Each step reads one batch per process, or with
-    `split_batches` one batch that is split into equal shares.
+    """A loader for which process 0 reads all data. Each step reads one batch per process. With
+    `split_batches`, each step reads a single batch and splits it into equal shares.
 
     `slice_fn(batch, slice, process_index=, num_processes=)` returns one share of the batch that was
     read in a step. It runs on process 0. Batches must consist of tensors with the same first
@@ -175,7 +175,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
 
     @property
     def _fills_up(self) -> bool:
-        """Whether the last batch of an epoch may need samples of the first batch."""
+        """Whether the last batch of an epoch may need samples from the first batch."""
         return self.state.num_processes > 1 and not self._drop_last
 
     def _dealer(self) -> _C.BatchDealer:

@@ -346,21 +346,24 @@ class PlacedLoader(DataLoader):
     def _restore_position(
         self, position: dict[str, int], num_left_out: int = 0, resumes: bool = True
     ) -> None:
-        """Makes the next loop start in the epoch of `position`, and if it `resumes`, after
+        """Makes the next loop start in the epoch of `position` and, if it `resumes`, after
         `num_batches`. The loader must read the same data with the same number of processes."""
         sampler = self.get_sampler()
         is_seedable = isinstance(sampler, SeedableRandomSampler)
         if is_seedable != ("seed" in position):
-            how = "with a seed" if is_seedable else "without its own seed"
+            problem = (
+                "saved without a seedable sampler, but this loader has one"
+                if is_seedable
+                else "saved with a seedable sampler, but this loader has none"
+            )
             if resumes:
                 raise UsageError(
-                    f"[DataLoader] The saved position is {position}, but this loader shuffles "
-                    f"{how}. Prepare it with the same use_seedable_sampler"
+                    f"[DataLoader] The position was {problem}. Use the same shuffle and "
+                    "use_seedable_sampler as in the saved run"
                 )
             _debug.warn(
-                f"[load_state] The saved position of a loader is {position}, but this loader "
-                f"shuffles {how}, so its order is not restored. Prepare it with the same "
-                "use_seedable_sampler",
+                f"[load_state] The position of a loader was {problem}, so its order is not "
+                "restored. Use the same shuffle and use_seedable_sampler as in the saved run",
                 stacklevel=2,
             )
         elif is_seedable:

@@ -106,7 +106,7 @@ class Trackers:
                 tracker.mark(event)
 
     def get_tracker(self, name: str, unwrap: bool = False) -> Any:
-        """Returns the tracker with this name, or with `unwrap` the object of the service's own
+        """Returns the tracker with this name or, with `unwrap`, the object of the service's own
         package. If there are no trackers, as on processes other than the main one, returns a
         tracker that does nothing."""
         if not self.trackers:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program `accelerate` for Python code: parsers with the program's own options, and functions
-that run it."""
+"""Runs the `accelerate` program from Python code. Each command has a parser with the program's own
+options, and a function that runs it."""
 
 from accelerate._placeholders import placeholders_for
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the program `accelerate`, queries its options and runs it.
+"""Finds the `accelerate` program, queries its options and runs it.
 
 Parsers are created from the program's own description, so each flag is defined only once. They know
 only the names of options, and the program checks the values.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program `accelerate` itself."""
+"""The `accelerate` program itself."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def prepare_simple_launcher_cmd_env(
     args: argparse.Namespace,
 ) -> tuple[list[str], dict[str, str]]:
     """Returns a command that is equivalent to `launch_command(args)`, and its environment. The
-    command runs the program `accelerate`, which starts the script."""
+    command runs the `accelerate` program, which starts the script."""
     _program.refuse_foreign(args)
     return _program.full_command(_program.command_line(args, "launch")), _program.environment()
 

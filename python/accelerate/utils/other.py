@@ -87,7 +87,7 @@ def clean_state_dict_for_safetensors(state_dict: dict[str, Any]) -> dict[str, An
 def save(
     obj: Any, f: Any, save_on_each_node: bool = False, safe_serialization: bool = False
 ) -> None:
-    """Writes the object on the main process, or with `save_on_each_node` on the first process of
+    """Writes the object on the main process or, with `save_on_each_node`, on the first process of
     each machine. Other processes do not wait. Uses `torch.save`. With `safe_serialization`, it
     writes a dictionary of tensors to a safetensors file instead. `f` is a path, which is written
     atomically. For pickles, it can also be an object with `write`."""

@@ -89,7 +89,7 @@ class MlflowTracker : public Tracker {
     }
     if (!too_long.empty()) {
       say_once(str_cat(
-          "The parameter '",
+          "The value of the parameter '",
           printable(too_long),
           "' is longer than MLflow's limit of ",
           kLongestParameter,

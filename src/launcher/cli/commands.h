@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The commands of the program `accelerate`, one file each.
+// The commands of the `accelerate` program, one file each.
 #pragma once
 
 #include <string>

@@ -73,7 +73,7 @@ Finding look_at_training_library(const std::filesystem::path& selftest) {
 void add_doctor_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
       "doctor",
-      "Find problems that would make a launch fail, or where a job hangs");
+      "Find problems that would make a launch fail, or show where a job hangs");
   command->group(kInspectCommands);
   const auto flags = add_launch_flags(*command);
   const auto job = std::make_shared<int>(0);

@@ -10,7 +10,7 @@ struct PageServer::Impl {};
 PageServer::PageServer(int, Answer) {
   throw UsageError(
       "[watch] This build of accelerate lacks libmicrohttpd. Install "
-      "libmicrohttpd-dev and build it again");
+      "libmicrohttpd-dev and build accelerate again");
 }
 PageServer::~PageServer() = default;
 int PageServer::port() const {

@@ -201,15 +201,15 @@ TextDataset read_csv(
     const std::vector<std::filesystem::path>& files,
     CsvOptions options) {
   const char separator = options.separator;
-  if (files.empty() || separator == '"' || separator == '\n' ||
-      separator == '\r') {
+  if (files.empty()) {
+    throw UsageError(
+        "[read_csv] The list of files is empty. Pass at least one file");
+  }
+  if (separator == '"' || separator == '\n' || separator == '\r') {
     throw UsageError(str_cat(
-        "[read_csv] Got ",
-        files.size(),
-        " files and a separator with character code ",
+        "[read_csv] The separator has character code ",
         static_cast<int>(separator),
-        ". Pass at least one file, and a separator that is not a quote or a "
-        "line break"));
+        ". Pass a character that is not a quote or a line break"));
   }
   auto rows = std::make_shared<CsvRows>(options);
   for (const auto& file : files) {

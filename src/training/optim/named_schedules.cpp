@@ -103,8 +103,9 @@ Factor polynomial(const SchedulerOptions& options, double default_lr) {
       str_cat(
           "has lr_end = ",
           options.lr_end,
-          ". Pass a value below the optimizer's learning rate ",
-          default_lr));
+          ". Pass a value below ",
+          default_lr,
+          ", the optimizer's learning rate"));
   return with_warmup(options, [options, default_lr](int64_t step) {
     const int64_t total = *options.num_training_steps;
     if (step > total) {

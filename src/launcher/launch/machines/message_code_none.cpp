@@ -8,7 +8,8 @@ namespace accelerate {
 std::string message_code(std::string_view, std::string_view) {
   throw ConfigError(
       "[launch] This build of accelerate lacks libsodium, which jobs on "
-      "several machines need. Install libsodium-dev and build it again");
+      "several machines need. Install libsodium-dev and build accelerate "
+      "again");
 }
 
 bool is_same_code(std::string_view, std::string_view) {
