@@ -493,8 +493,10 @@ class ACCELERATE_API Accelerator {
   /// loops. Throws `UsageError` if some samples of the batch are repeats and
   /// the number of samples is not `size`.
   int64_t num_real_samples(int64_t size) const;
-  /// Compares the hashes of the parameters of a model across ranks. (Buffers,
-  /// such as running means, may differ between forward passes.) If they differ,
+  /// Compares the hashes of the parameters of a model across ranks that have
+  /// the same part of them; without tensor parallelism, these are all ranks.
+  /// (Buffers, such as running means, may differ between forward passes.) If
+  /// they differ,
   /// throws a `MismatchError` on all ranks, which names the first tensor that
   /// differs and the ranks. Collective. It reads every weight, so use it only
   /// after you change weights by hand. With `debug`, every 100th backward pass

@@ -976,6 +976,41 @@ TEST(TensorParallel, DividesTorchModulesByThePlanOfTheUser) {
   }
 }
 
+// --- checks ------------------------------------------------------------------
+
+TEST(TensorParallel, ComparesWeightsOfRanksWithTheSamePart) {
+  run_ranks(4, [](ProcessGroup group) {
+    Accelerator accelerator(
+        {.cpu = true,
+         .debug = true,
+         .parallelism = {.replicate = 2, .tensor = 2},
+         .tensor_plan = kNetPlan,
+         .process_group = group});
+    Net model;
+    auto net = accelerator.prepare(model);
+    accelerator.check_ranks_equal(net);
+    const torch::NoGradGuard no_grad;
+    const auto change = [&](int rank, const Tensor& weight) {
+      if (group.rank() == rank) {
+        weight.add_(1);
+      }
+    };
+    const auto check = [&] { accelerator.check_ranks_equal(net); };
+    change(3, model->up->weight);
+    EXPECT_THAT(
+        check,
+        ThrowsMessage<MismatchError>(
+            HasSubstr("'up.weight' of rank 3 differs from rank 1's")));
+    change(1, model->up->weight);
+    check();
+    change(1, model->down->bias);
+    EXPECT_THAT(
+        check,
+        ThrowsMessage<MismatchError>(
+            HasSubstr("'down.bias' of rank 1 differs from rank 0's")));
+  });
+}
+
 // --- what does not combine ---------------------------------------------------
 
 template <class Work>
