@@ -1011,6 +1011,48 @@ TEST(TensorParallel, ComparesWeightsOfRanksWithTheSamePart) {
   });
 }
 
+// Adagrad creates its state together with the optimizer, for whole tensors.
+TEST(TensorParallel, DividesStateThatAnOptimizerHasAtTheStart) {
+  const Family family = families()[0];
+  const auto batch = batch_of(family, 0);
+  const auto whole = make(family);
+  const auto step = [&](auto& optimizer, const auto& backward) {
+    for (int i = 0; i < 3; ++i) {
+      backward();
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+  };
+  // With sums that begin at 0, the first step would turn rounding errors of
+  // gradients near 0 into updates of the size of the learning rate.
+  const auto options =
+      torch::optim::AdagradOptions(0.05).initial_accumulator_value(0.5);
+  torch::optim::Adagrad adagrad(whole->parameters(), options);
+  step(adagrad, [&] { whole->forward(batch).loss.backward(); });
+  const auto expected = whole->parameters();
+  for (const auto stage : {ShardStage::kNone, ShardStage::kOptimizer}) {
+    const int num_ranks = stage == ShardStage::kNone ? 2 : 4;
+    const auto copies = make(family, num_ranks);
+    run_ranks(num_ranks, [&](ProcessGroup group) {
+      const auto& model = copies[static_cast<size_t>(group.rank())];
+      torch::optim::Adagrad own(model->parameters(), options);
+      Accelerator accelerator(
+          {.cpu = true,
+           .shard = {.stage = stage},
+           .parallelism = {.shard = num_ranks / 2, .tensor = 2},
+           .process_group = group});
+      auto [net, optimizer] = accelerator.prepare(model, own);
+      step(optimizer, [&, &net = net] {
+        accelerator.backward(net(batch).loss);
+      });
+      const auto trained = net.engine().whole_parameters(true);
+      for (size_t i = 0; i < expected.size(); ++i) {
+        EXPECT_TRUE(torch::allclose(trained[i], expected[i], 0, 1e-10)) << i;
+      }
+    });
+  }
+}
+
 // --- what does not combine ---------------------------------------------------
 
 template <class Work>
