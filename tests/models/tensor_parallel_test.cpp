@@ -976,6 +976,31 @@ TEST(TensorParallel, DividesTorchModulesByThePlanOfTheUser) {
   }
 }
 
+// The bias of a projection that is divided by rows is added to whole outputs.
+TEST(TensorParallel, DividesProjectionsLikeEmbeddings) {
+  torch::manual_seed(3);
+  std::vector<Net> copies(2);
+  {
+    const torch::NoGradGuard no_grad;
+    torch::nn::utils::vector_to_parameters(
+        torch::nn::utils::parameters_to_vector(copies[0]->parameters()),
+        copies[1]->parameters());
+  }
+  const auto ids = torch::tensor({{1, 10, 5}, {3, 3, 0}});
+  const auto expected = copies[0](ids).detach();
+  auto plan = kNetPlan;
+  plan[3].split = kVocabulary;
+  run_ranks(2, [&](ProcessGroup group) {
+    Accelerator accelerator(
+        {.cpu = true,
+         .parallelism = {.tensor = 2},
+         .tensor_plan = plan,
+         .process_group = group});
+    auto net = accelerator.prepare(copies[static_cast<size_t>(group.rank())]);
+    EXPECT_TRUE(torch::allclose(net(ids), expected, 1e-5, 1e-6));
+  });
+}
+
 // --- checks ------------------------------------------------------------------
 
 TEST(TensorParallel, ComparesWeightsOfRanksWithTheSamePart) {
@@ -1053,6 +1078,27 @@ TEST(TensorParallel, DividesStateThatAnOptimizerHasAtTheStart) {
   }
 }
 
+TEST(TensorParallel, RefusesIdsOutOfRange) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator(
+        {.cpu = true,
+         .parallelism = {.tensor = 2},
+         .tensor_plan = kNetPlan,
+         .process_group = group});
+    auto net = accelerator.prepare(Net());
+    net(torch::tensor({{0, 10}}));
+    for (const int64_t wrong : {-1, 11}) {
+      EXPECT_THAT(
+          [&] {
+            net(torch::tensor({int64_t{3}, wrong, int64_t{10}}));
+          },
+          ThrowsMessage<UsageError>(HasSubstr(
+              "Embedding id " + std::to_string(wrong) +
+              " is out of range. Pass ids from 0 to 10")));
+    }
+  });
+}
+
 // --- what does not combine ---------------------------------------------------
 
 template <class Work>
@@ -1077,6 +1123,65 @@ void expect_refused(
   });
 }
 
+/// Calls a function with its modules and the input.
+struct AnyNetImpl : torch::nn::Module {
+  using Forward = std::function<Tensor(AnyNetImpl& self, const Tensor& x)>;
+  explicit AnyNetImpl(Forward body)
+      : up(register_module("up", torch::nn::Linear(6, 8))),
+        down(register_module("down", torch::nn::Linear(8, 6))),
+        head(register_module("head", torch::nn::Linear(8, 6))),
+        body(std::move(body)) {}
+  Tensor forward(const Tensor& x) { return body(*this, x); }
+  torch::nn::Linear up, down, head;
+  Forward body;
+};
+TORCH_MODULE(AnyNet);
+
+TEST(TensorParallel, RefusesForwardsThatComputeSomethingElse) {
+  const std::vector<std::pair<AnyNetImpl::Forward, const char*>> cases = {
+      {[](auto& net, const auto& x) { return net.up(x); },
+       "The outputs of the layer of 'up.weight' stayed divided"},
+      {[](auto& net, const auto& x) {
+         return net.head(torch::tanh(net.up(x)));
+       },
+       "A linear layer for 8 features received 4"},
+      {[](auto& net, const auto& x) {
+         return net.head(net.up(x).unsqueeze(1));
+       },
+       "A linear layer for 8 features received 4"},
+      {[](auto& net, const auto& x) {
+         return net.down(torch::linear(x, net.up->weight * 2));
+       },
+       "aten::mul cannot compute with 'up.weight'"},
+      {[](auto& net, const auto& x) {
+         return net.down(torch::einsum("bi,oi->bo", {x, net.up->weight}));
+       },
+       "aten::einsum cannot compute with 'up.weight'"},
+      {[](auto& net, const auto& x) {
+         return net.down(torch::matmul(x, net.up->weight.transpose(0, 1)));
+       },
+       "cannot compute with 'up.weight'"},
+      {[](auto& net, const auto& x) {
+         return net.down(net.up(x)) + net.up->weight.pow(2).sum();
+       },
+       "aten::pow cannot compute with 'up.weight'"},
+      {[](auto& net, const auto& x) {
+         return net.down(torch::matmul(x, net.up->weight.t() * 2));
+       },
+       "aten::mul cannot compute with 'up.weight'"}};
+  for (const auto& [body, message] : cases) {
+    expect_refused(
+        {.tensor_plan =
+             {{.modules = "up", .split = kColumns},
+              {.modules = "down", .split = kRows}}},
+        message,
+        [&body = body](Accelerator& accelerator) {
+          auto net = accelerator.prepare(AnyNet(body));
+          net(torch::ones({2, 6}));
+        });
+  }
+}
+
 TEST(TensorParallel, SaysWhatDoesNotCombine) {
   const auto prepare_net = [](Accelerator& accelerator) {
     Net net;
@@ -1097,6 +1202,21 @@ TEST(TensorParallel, SaysWhatDoesNotCombine) {
         auto prepared = accelerator.prepare(net);
         prepared(torch::zeros({1, 2}, torch::kLong));
       });
+  expect_refused(
+      {.tensor_plan =
+           {{.modules = "up", .split = kColumns},
+            {.modules = "words", .split = kVocabulary}}},
+      "tensor plan has kColumns but no kRows",
+      prepare_net);
+  expect_refused(
+      {.tensor_plan =
+           {{.modules = "up", .split = kColumns, .is_transposed = true}}},
+      "'up.weight' belongs to a torch::nn::Linear",
+      prepare_net);
+  expect_refused(
+      {.tensor_plan = {{.modules = "words", .split = kGatheredColumns}}},
+      "Use kVocabulary",
+      prepare_net);
   expect_refused(
       {.tensor_plan = kNetPlan},
       "needs whole matrices",
