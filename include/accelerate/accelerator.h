@@ -496,12 +496,14 @@ class ACCELERATE_API Accelerator {
   /// loops. Throws `UsageError` if some samples of the batch are repeats and
   /// the number of samples is not `size`.
   int64_t num_real_samples(int64_t size) const;
-  /// Compares the hashes of the parameters of a model across ranks. Buffers,
-  /// such as running means, are not compared, because they may differ between
-  /// forward passes. If parameters differ, all ranks throw a `MismatchError`,
-  /// which names the first tensor that differs and the ranks. Collective. This
-  /// function reads every weight, so call it only after you have changed
-  /// weights by hand. With `debug`, every 100th backward pass calls it.
+  /// Compares the hashes of the parameters of a model across ranks that have
+  /// the same part of them; without tensor parallelism, these are all ranks.
+  /// Buffers, such as running means, are not compared, because they may differ
+  /// between forward passes. If parameters differ, all ranks throw a
+  /// `MismatchError`, which names the first tensor that differs and the ranks.
+  /// Collective. This function reads every weight, so call it only after you
+  /// have changed weights by hand. With `debug`, every 100th backward pass calls
+  /// it.
   template <class Module>
   void check_ranks_equal(const PreparedModel<Module>& model) const {
     check_equal(*model.context());

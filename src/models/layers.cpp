@@ -99,6 +99,7 @@ at::Tensor Conv1D::operator()(const at::Tensor& x_BTI) const {
       .view({x_BTI.size(0), x_BTI.size(1), weight.size(1)});
 }
 at::Tensor Conv1D::product(const at::Tensor& x_BTI) const {
+  const PlainOperators plain;
   const auto flat = enter_divided(x_BTI, weight).reshape({-1, x_BTI.size(-1)});
   at::Tensor y;
   if (weight.dim() == 2) {
@@ -114,6 +115,7 @@ at::Tensor Conv1D::product(const at::Tensor& x_BTI) const {
       y.view({x_BTI.size(0), x_BTI.size(1), y.size(1)}), weight);
 }
 at::Tensor Conv1D::matrix() const {
+  const PlainOperators plain;
   return weight.dim() == 2 ? weight.t() : weight.transpose(1, 2).flatten(0, 1);
 }
 void Conv1D::draw(double stddev, const FreshTensors& fresh) {
@@ -301,8 +303,8 @@ std::array<at::Tensor, 3> apply_together(
   if (!is_fused(x, first.weight)) {
     return {first(x), second(x), third(x)};
   }
-  const auto weight = at::cat({first.weight, second.weight, third.weight});
   const PlainOperators plain;
+  const auto weight = at::cat({first.weight, second.weight, third.weight});
   const auto entered = enter_divided(x, first.weight);
   const auto together =
       first.bias.defined()

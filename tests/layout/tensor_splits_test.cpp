@@ -82,6 +82,26 @@ TEST(TensorSplits, SayWhatCannotBeDivided) {
   expect_refused(
       {{"a", kVocabulary}}, {"a.weight", {5, 4}}, 4, "cannot be divided among");
   expect_refused({{"a"}}, {"a.weight", {4, 4, 3}}, 2, "has 3 dimensions");
+  for (const auto split : {kColumns, kGatheredColumns, kRows, kVocabulary}) {
+    expect_refused(
+        {{"norm", split}}, {"norm.weight", {4}}, 2, "has 1 dimension");
+  }
+  expect_refused(
+      {{"a", kRows}, {"*", kRows}},
+      weight,
+      2,
+      "Earlier entries of the tensor plan fit all modules '*'");
+  expect_refused({{"a"}}, weight, 2, "kColumns but no kRows");
+  expect_refused(
+      {{.modules = "a", .split = kRows, .is_transposed = true}},
+      {.name = "a.weight", .shape = {6, 4}, .is_linear = true},
+      2,
+      "Remove is_transposed");
+  expect_refused(
+      {{"a"}},
+      {.name = "a.weight", .shape = {6, 4}, .is_embedding = true},
+      2,
+      "Use kVocabulary");
 }
 
 } // namespace

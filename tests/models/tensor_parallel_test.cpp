@@ -976,6 +976,129 @@ TEST(TensorParallel, DividesTorchModulesByThePlanOfTheUser) {
   }
 }
 
+// The bias of a projection that is divided by rows is added to whole outputs.
+TEST(TensorParallel, DividesProjectionsLikeEmbeddings) {
+  torch::manual_seed(3);
+  std::vector<Net> copies(2);
+  {
+    const torch::NoGradGuard no_grad;
+    torch::nn::utils::vector_to_parameters(
+        torch::nn::utils::parameters_to_vector(copies[0]->parameters()),
+        copies[1]->parameters());
+  }
+  const auto ids = torch::tensor({{1, 10, 5}, {3, 3, 0}});
+  const auto expected = copies[0](ids).detach();
+  auto plan = kNetPlan;
+  plan[3].split = kVocabulary;
+  run_ranks(2, [&](ProcessGroup group) {
+    Accelerator accelerator(
+        {.cpu = true,
+         .parallelism = {.tensor = 2},
+         .tensor_plan = plan,
+         .process_group = group});
+    auto net = accelerator.prepare(copies[static_cast<size_t>(group.rank())]);
+    EXPECT_TRUE(torch::allclose(net(ids), expected, 1e-5, 1e-6));
+  });
+}
+
+// --- checks ------------------------------------------------------------------
+
+TEST(TensorParallel, ComparesWeightsOfRanksWithTheSamePart) {
+  run_ranks(4, [](ProcessGroup group) {
+    Accelerator accelerator(
+        {.cpu = true,
+         .debug = true,
+         .parallelism = {.replicate = 2, .tensor = 2},
+         .tensor_plan = kNetPlan,
+         .process_group = group});
+    Net model;
+    auto net = accelerator.prepare(model);
+    accelerator.check_ranks_equal(net);
+    const torch::NoGradGuard no_grad;
+    const auto change = [&](int rank, const Tensor& weight) {
+      if (group.rank() == rank) {
+        weight.add_(1);
+      }
+    };
+    const auto check = [&] { accelerator.check_ranks_equal(net); };
+    change(3, model->up->weight);
+    EXPECT_THAT(
+        check,
+        ThrowsMessage<MismatchError>(
+            HasSubstr("'up.weight' of rank 3 differs from rank 1's")));
+    change(1, model->up->weight);
+    check();
+    change(1, model->down->bias);
+    EXPECT_THAT(
+        check,
+        ThrowsMessage<MismatchError>(
+            HasSubstr("'down.bias' of rank 1 differs from rank 0's")));
+  });
+}
+
+// Adagrad creates its state together with the optimizer, for whole tensors.
+TEST(TensorParallel, DividesStateThatAnOptimizerHasAtTheStart) {
+  const Family family = families()[0];
+  const auto batch = batch_of(family, 0);
+  const auto whole = make(family);
+  const auto step = [&](auto& optimizer, const auto& backward) {
+    for (int i = 0; i < 3; ++i) {
+      backward();
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+  };
+  // With sums that begin at 0, the first step would turn rounding errors of
+  // gradients near 0 into updates of the size of the learning rate.
+  const auto options =
+      torch::optim::AdagradOptions(0.05).initial_accumulator_value(0.5);
+  torch::optim::Adagrad adagrad(whole->parameters(), options);
+  step(adagrad, [&] { whole->forward(batch).loss.backward(); });
+  const auto expected = whole->parameters();
+  for (const auto stage : {ShardStage::kNone, ShardStage::kOptimizer}) {
+    const int num_ranks = stage == ShardStage::kNone ? 2 : 4;
+    const auto copies = make(family, num_ranks);
+    run_ranks(num_ranks, [&](ProcessGroup group) {
+      const auto& model = copies[static_cast<size_t>(group.rank())];
+      torch::optim::Adagrad own(model->parameters(), options);
+      Accelerator accelerator(
+          {.cpu = true,
+           .shard = {.stage = stage},
+           .parallelism = {.shard = num_ranks / 2, .tensor = 2},
+           .process_group = group});
+      auto [net, optimizer] = accelerator.prepare(model, own);
+      step(optimizer, [&, &net = net] {
+        accelerator.backward(net(batch).loss);
+      });
+      const auto trained = net.engine().whole_parameters(true);
+      for (size_t i = 0; i < expected.size(); ++i) {
+        EXPECT_TRUE(torch::allclose(trained[i], expected[i], 0, 1e-10)) << i;
+      }
+    });
+  }
+}
+
+TEST(TensorParallel, RefusesIdsOutOfRange) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator(
+        {.cpu = true,
+         .parallelism = {.tensor = 2},
+         .tensor_plan = kNetPlan,
+         .process_group = group});
+    auto net = accelerator.prepare(Net());
+    net(torch::tensor({{0, 10}}));
+    for (const int64_t wrong : {-1, 11}) {
+      EXPECT_THAT(
+          [&] {
+            net(torch::tensor({int64_t{3}, wrong, int64_t{10}}));
+          },
+          ThrowsMessage<UsageError>(HasSubstr(
+              "Embedding id " + std::to_string(wrong) +
+              " is out of range. Pass ids from 0 to 10")));
+    }
+  });
+}
+
 // --- what does not combine ---------------------------------------------------
 
 template <class Work>
@@ -1000,6 +1123,65 @@ void expect_refused(
   });
 }
 
+/// Calls a function with its modules and the input.
+struct AnyNetImpl : torch::nn::Module {
+  using Forward = std::function<Tensor(AnyNetImpl& self, const Tensor& x)>;
+  explicit AnyNetImpl(Forward body)
+      : up(register_module("up", torch::nn::Linear(6, 8))),
+        down(register_module("down", torch::nn::Linear(8, 6))),
+        head(register_module("head", torch::nn::Linear(8, 6))),
+        body(std::move(body)) {}
+  Tensor forward(const Tensor& x) { return body(*this, x); }
+  torch::nn::Linear up, down, head;
+  Forward body;
+};
+TORCH_MODULE(AnyNet);
+
+TEST(TensorParallel, RefusesForwardsThatComputeSomethingElse) {
+  const std::vector<std::pair<AnyNetImpl::Forward, const char*>> cases = {
+      {[](auto& net, const auto& x) { return net.up(x); },
+       "The outputs of the layer of 'up.weight' stayed divided"},
+      {[](auto& net, const auto& x) {
+         return net.head(torch::tanh(net.up(x)));
+       },
+       "A linear layer for 8 features received 4"},
+      {[](auto& net, const auto& x) {
+         return net.head(net.up(x).unsqueeze(1));
+       },
+       "A linear layer for 8 features received 4"},
+      {[](auto& net, const auto& x) {
+         return net.down(torch::linear(x, net.up->weight * 2));
+       },
+       "aten::mul cannot compute with 'up.weight'"},
+      {[](auto& net, const auto& x) {
+         return net.down(torch::einsum("bi,oi->bo", {x, net.up->weight}));
+       },
+       "aten::einsum cannot compute with 'up.weight'"},
+      {[](auto& net, const auto& x) {
+         return net.down(torch::matmul(x, net.up->weight.transpose(0, 1)));
+       },
+       "cannot compute with 'up.weight'"},
+      {[](auto& net, const auto& x) {
+         return net.down(net.up(x)) + net.up->weight.pow(2).sum();
+       },
+       "aten::pow cannot compute with 'up.weight'"},
+      {[](auto& net, const auto& x) {
+         return net.down(torch::matmul(x, net.up->weight.t() * 2));
+       },
+       "aten::mul cannot compute with 'up.weight'"}};
+  for (const auto& [body, message] : cases) {
+    expect_refused(
+        {.tensor_plan =
+             {{.modules = "up", .split = kColumns},
+              {.modules = "down", .split = kRows}}},
+        message,
+        [&body = body](Accelerator& accelerator) {
+          auto net = accelerator.prepare(AnyNet(body));
+          net(torch::ones({2, 6}));
+        });
+  }
+}
+
 TEST(TensorParallel, SaysWhatDoesNotCombine) {
   const auto prepare_net = [](Accelerator& accelerator) {
     Net net;
@@ -1020,6 +1202,21 @@ TEST(TensorParallel, SaysWhatDoesNotCombine) {
         auto prepared = accelerator.prepare(net);
         prepared(torch::zeros({1, 2}, torch::kLong));
       });
+  expect_refused(
+      {.tensor_plan =
+           {{.modules = "up", .split = kColumns},
+            {.modules = "words", .split = kVocabulary}}},
+      "tensor plan has kColumns but no kRows",
+      prepare_net);
+  expect_refused(
+      {.tensor_plan =
+           {{.modules = "up", .split = kColumns, .is_transposed = true}}},
+      "'up.weight' belongs to a torch::nn::Linear",
+      prepare_net);
+  expect_refused(
+      {.tensor_plan = {{.modules = "words", .split = kGatheredColumns}}},
+      "Use kVocabulary",
+      prepare_net);
   expect_refused(
       {.tensor_plan = kNetPlan},
       "needs whole matrices",

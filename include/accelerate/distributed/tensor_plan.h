@@ -25,8 +25,8 @@ enum class TensorSplit {
   /// the whole bias.
   kRows,
   /// An embedding: each rank has some rows of the table, and the outputs are
-  /// summed over ranks. Use this also for a weight that an embedding shares
-  /// with the projection to the vocabulary.
+  /// summed over ranks. Use this also for a projection to the vocabulary, which
+  /// may share the weight of the embedding.
   kVocabulary,
 };
 

@@ -30,8 +30,32 @@ OwnedName split_name(const std::string& name) {
              : OwnedName{name.substr(0, dot), name.substr(dot + 1)};
 }
 
-[[noreturn]] void refuse(const std::string& name, const std::string& why) {
+[[noreturn]] void refuse_split(
+    const std::string& name,
+    const std::string& why) {
   throw ConfigError(str_cat("[tensor parallelism] '", name, "' ", why));
+}
+
+void check_module(const TensorPlanEntry& entry, const NamedShape& parameter) {
+  if (parameter.is_linear && entry.is_transposed) {
+    refuse_split(
+        parameter.name,
+        "belongs to a torch::nn::Linear, whose weight is outputs x inputs. "
+        "Remove is_transposed from the tensor plan");
+  }
+  if (parameter.is_embedding && entry.split != TensorSplit::kVocabulary) {
+    refuse_split(
+        parameter.name,
+        "is the table of an embedding, which can only be divided by rows. Use "
+        "kVocabulary in the tensor plan");
+  }
+  if (parameter.shape.size() == 1 &&
+      split_name(parameter.name).parameter == "weight") {
+    refuse_split(
+        parameter.name,
+        "has 1 dimension, but only linear modules and embeddings can be "
+        "divided. Remove it from the tensor plan");
+  }
 }
 
 /// The dimension that the entry divides; empty for a bias that is added to
@@ -40,15 +64,18 @@ std::optional<std::int64_t> divided_dim(
     const TensorPlanEntry& entry,
     const NamedShape& parameter) {
   const auto num_dims = parameter.shape.size();
-  if (num_dims == 1 && (entry.split == TensorSplit::kRows ||
-                        entry.split == TensorSplit::kGatheredColumns)) {
+  // Torch's linear modules add the bias to gathered outputs.
+  const bool is_gathered =
+      entry.split == TensorSplit::kGatheredColumns ||
+      (entry.split == TensorSplit::kVocabulary && parameter.is_linear);
+  if (num_dims == 1 && (entry.split == TensorSplit::kRows || is_gathered)) {
     return std::nullopt;
   }
   if (num_dims == 1) {
     return 0;
   }
   if (num_dims != 2) {
-    refuse(
+    refuse_split(
         parameter.name,
         str_cat(
             "has ",
@@ -68,7 +95,7 @@ ParameterSplit split_of(
   const auto length = parameter.shape[static_cast<std::size_t>(dim)];
   const auto fused = entry.num_fused;
   if (fused < 1 || length % fused != 0) {
-    refuse(
+    refuse_split(
         parameter.name,
         str_cat(
             "has ",
@@ -79,7 +106,7 @@ ParameterSplit split_of(
   }
   if (entry.num_units != 0 &&
       (entry.num_units < 0 || length / fused % entry.num_units != 0)) {
-    refuse(
+    refuse_split(
         parameter.name,
         str_cat(
             "has ",
@@ -89,7 +116,7 @@ ParameterSplit split_of(
             " equal units. Correct num_units in the tensor plan"));
   }
   if (entry.num_units % num_ranks != 0) {
-    refuse(
+    refuse_split(
         parameter.name,
         str_cat(
             "has ",
@@ -107,7 +134,7 @@ ParameterSplit split_of(
   const auto chunk = (length + num_ranks - 1) / num_ranks;
   if (may_be_uneven ? chunk * (num_ranks - 1) >= length
                     : length / fused % num_ranks != 0) {
-    refuse(
+    refuse_split(
         parameter.name,
         str_cat(
             "has ",
@@ -127,6 +154,43 @@ ParameterSplit split_of(
     split.shard.blocks.assign(static_cast<std::size_t>(fused), length / fused);
   }
   return split;
+}
+
+void check_uses(
+    const TensorPlan& plan,
+    const std::vector<NamedShape>& parameters,
+    const std::vector<bool>& is_used) {
+  for (std::size_t i = 0; i < plan.size(); ++i) {
+    if (is_used[i]) {
+      continue;
+    }
+    const bool fits = std::any_of(
+        parameters.begin(), parameters.end(), [&](const auto& parameter) {
+          return fits_pattern(
+              plan[i].modules, split_name(parameter.name).module);
+        });
+    throw ConfigError(str_cat(
+        "[tensor parallelism] ",
+        fits ? "Earlier entries of the tensor plan fit all modules '"
+             : "No parameter belongs to a module '",
+        plan[i].modules,
+        fits ? "'. Remove the duplicate entry"
+             : "' of the tensor plan. Correct the path, or remove the entry"));
+  }
+  const auto find = [&](TensorSplit split) {
+    return std::find_if(plan.begin(), plan.end(), [&](const auto& entry) {
+      return entry.split == split;
+    });
+  };
+  const auto columns = find(TensorSplit::kColumns);
+  if (columns != plan.end() && find(TensorSplit::kRows) == plan.end()) {
+    throw ConfigError(str_cat(
+        "[tensor parallelism] The outputs of '",
+        columns->modules,
+        "' stay divided, because the tensor plan has kColumns but no kRows. "
+        "Add the linear module that follows with kRows, or use "
+        "kGatheredColumns"));
+  }
 }
 
 } // namespace
@@ -166,18 +230,12 @@ std::vector<std::optional<ParameterSplit>> tensor_splits(
       continue;
     }
     is_used[static_cast<std::size_t>(entry - plan.begin())] = true;
+    check_module(*entry, parameters[i]);
     if (const auto dim = divided_dim(*entry, parameters[i])) {
       splits[i] = split_of(*entry, parameters[i], *dim, num_ranks);
     }
   }
-  for (std::size_t i = 0; i < plan.size(); ++i) {
-    if (!is_used[i]) {
-      throw ConfigError(str_cat(
-          "[tensor parallelism] No parameter belongs to a module '",
-          plan[i].modules,
-          "' of the tensor plan. Correct the path, or remove the entry"));
-    }
-  }
+  check_uses(plan, parameters, is_used);
   return splits;
 }
 

@@ -16,6 +16,10 @@ namespace accelerate {
 struct NamedShape {
   std::string name;
   std::vector<std::int64_t> shape;
+  /// Whether a `torch::nn::Linear` or `torch::nn::Embedding` has it. Tied
+  /// weights belong to both.
+  bool is_linear = false;
+  bool is_embedding = false;
 };
 
 /// How one parameter is divided.

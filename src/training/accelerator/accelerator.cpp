@@ -486,7 +486,7 @@ int64_t Accelerator::num_real_samples(int64_t size) const {
 }
 
 void Accelerator::check_equal(const ModelContext& model) const {
-  accelerate::check_ranks_equal(process_group(), model.model);
+  accelerate::check_ranks_equal(*model.engine, model.model);
 }
 
 std::vector<std::string> Accelerator::gather_object(

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
 
 #include <algorithm>
 #include <unordered_map>
@@ -57,16 +58,32 @@ ParameterSet parameters_of(const torch::nn::Module& module) {
   ParameterSet set;
   add_once(module.named_parameters(), set.names, set.parameters, set.tied);
   add_once(module.named_buffers(), set.buffer_names, set.buffers, set.tied);
+  std::unordered_map<const c10::TensorImpl*, size_t> index_of;
+  for (size_t i = 0; i < set.parameters.size(); ++i) {
+    index_of.emplace(set.parameters[i].unsafeGetTensorImpl(), i);
+  }
+  const auto add_to = [&](std::set<std::string>& names,
+                          const at::Tensor& parameter) {
+    const auto found = index_of.find(parameter.unsafeGetTensorImpl());
+    if (found != index_of.end()) {
+      names.insert(set.names[found->second]);
+    }
+  };
   for (const auto& inner : module.modules()) {
+    if (const auto* linear = inner->as<torch::nn::LinearImpl>()) {
+      add_to(set.in_linear, linear->weight);
+      add_to(set.in_linear, linear->bias);
+    }
     const auto* embedding = inner->as<torch::nn::EmbeddingImpl>();
     const auto* bag = inner->as<torch::nn::EmbeddingBagImpl>();
-    const bool is_sparse = (embedding && embedding->options.sparse()) ||
-                           (bag && bag->options.sparse());
-    for (size_t i = 0; is_sparse && i < set.names.size(); ++i) {
-      if (set.parameters[i].is_same(
-              embedding ? embedding->weight : bag->weight)) {
-        set.sparse_gradients.insert(set.names[i]);
-      }
+    if (embedding) {
+      add_to(set.in_embedding, embedding->weight);
+    }
+    if (embedding && embedding->options.sparse()) {
+      add_to(set.sparse_gradients, embedding->weight);
+    }
+    if (bag && bag->options.sparse()) {
+      add_to(set.sparse_gradients, bag->weight);
     }
   }
   add_tensor_plans(module, set.tensor_plan);

@@ -101,6 +101,10 @@ void OptimizerStep::wire(
           name,
           "'. Use AdamW, or turn sharding off"));
     }
+    if (const auto& held = engine->held_pieces(parameter)) {
+      optimizer_->divide_state(
+          name, parameter, engine->whole_sizes(parameter), *held);
+    }
     if (!trained.is_same(parameter)) {
       replacements.push_back({name, parameter, trained});
     }

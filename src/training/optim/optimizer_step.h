@@ -41,6 +41,14 @@ class ACCELERATE_INTERNAL OptimizerAdapter {
   /// Trains other tensors from then on, in the same groups. Throws `UsageError`
   /// if the optimizer already has state for a replaced one.
   virtual void replace(const std::vector<Replacement>& replacements) = 0;
+  /// Called for a parameter that tensor-parallel ranks have divided in place.
+  /// Keeps this rank's pieces of state of the whole tensor, which had the shape
+  /// `whole`. Throws `UsageError` if that is impossible.
+  virtual void divide_state(
+      const std::string& /*name*/,
+      const at::Tensor& /*parameter*/,
+      const std::vector<int64_t>& /*whole*/,
+      const TensorPieces& /*pieces*/) {}
   /// Why the optimizer cannot train slices of parameters as it trains whole
   /// parameters. Empty if it works element by element.
   virtual std::string why_no_slices() const { return {}; }

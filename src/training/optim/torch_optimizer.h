@@ -33,6 +33,11 @@ class TorchOptimizer final : public OptimizerAdapter {
   }
   size_t num_groups() override { return optimizer_.param_groups().size(); }
   void replace(const std::vector<Replacement>& replacements) override;
+  void divide_state(
+      const std::string& name,
+      const at::Tensor& parameter,
+      const std::vector<int64_t>& whole,
+      const TensorPieces& pieces) override;
   std::string why_no_slices() const override {
     if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer_) != nullptr) {
       return "searches along all parameters at once (LBFGS)";
@@ -151,6 +156,33 @@ class TorchOptimizer final : public OptimizerAdapter {
   TakesStepScalars* taker_;
   bool is_placed_ = false;
 };
+
+inline void TorchOptimizer::divide_state(
+    const std::string& name,
+    const at::Tensor& parameter,
+    const std::vector<int64_t>& whole,
+    const TensorPieces& pieces) {
+  if (optimizer_.state().count(parameter.unsafeGetTensorImpl()) == 0) {
+    return;
+  }
+  const auto known = savable(optimizer_);
+  if (!known) {
+    throw UsageError(str_cat(
+        "[prepare] The optimizer already has state for '",
+        name,
+        "', but tensor-parallel ranks have divided this parameter. Prepare the "
+        "model before you create the optimizer"));
+  }
+  const auto kept = known->parameter_state(parameter);
+  StateDict state = kept;
+  for (const auto& [key, value] : kept) {
+    const auto* tensor = std::get_if<at::Tensor>(&value);
+    if (tensor != nullptr && tensor->sizes() == at::IntArrayRef(whole)) {
+      state.set(key, elements_at(*tensor, pieces).view(parameter.sizes()));
+    }
+  }
+  known->load_parameter_state(parameter, state);
+}
 
 /// The state that torch gives a tensor before the first step (e.g. in Adagrad),
 /// for the tensor that is trained in its place. All elements are equal, so the

@@ -261,18 +261,31 @@ const at::Tensor& ParallelEngine::trained(const at::Tensor& parameter) const {
   return entry != nullptr ? entry->trained : parameter;
 }
 
+const ParallelEngine::ParameterEntry& ParallelEngine::entry_of(
+    const at::Tensor& parameter) const {
+  static const ParameterEntry whole;
+  const auto* entry = find(parameter);
+  return entry != nullptr ? *entry : whole;
+}
+
 const TensorLayout& ParallelEngine::tensor_layout(
     const at::Tensor& parameter) const {
-  static const TensorLayout whole;
-  const auto* entry = find(parameter);
-  return entry != nullptr ? entry->layout : whole;
+  return entry_of(parameter).layout;
 }
 
 const std::optional<TensorPieces>& ParallelEngine::pieces(
     const at::Tensor& parameter) const {
-  static const std::optional<TensorPieces> whole;
-  const auto* entry = find(parameter);
-  return entry != nullptr ? entry->pieces : whole;
+  return entry_of(parameter).pieces;
+}
+
+const TensorLayout& ParallelEngine::held_layout(
+    const at::Tensor& parameter) const {
+  return entry_of(parameter).held_layout;
+}
+
+const std::optional<TensorPieces>& ParallelEngine::held_pieces(
+    const at::Tensor& parameter) const {
+  return entry_of(parameter).held;
 }
 
 bool ParallelEngine::is_divided() const {

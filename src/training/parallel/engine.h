@@ -134,6 +134,10 @@ class ACCELERATE_INTERNAL ParallelEngine final
   const TensorLayout& tensor_layout(const at::Tensor& parameter) const;
   /// The pieces of this rank. Empty if every rank has the whole tensor.
   const std::optional<TensorPieces>& pieces(const at::Tensor& parameter) const;
+  /// The same for `parameter` itself, which some layers divide in place.
+  const TensorLayout& held_layout(const at::Tensor& parameter) const;
+  const std::optional<TensorPieces>& held_pieces(
+      const at::Tensor& parameter) const;
   /// Whether ranks train different elements of any parameter.
   bool is_divided() const;
   /// The shape of the whole tensor, over all ranks.
@@ -197,6 +201,8 @@ class ACCELERATE_INTERNAL ParallelEngine final
     std::optional<TensorPieces> held = {};
   };
   const ParameterEntry* find(const at::Tensor& parameter) const;
+  /// An entry of a whole tensor if there is none.
+  const ParameterEntry& entry_of(const at::Tensor& parameter) const;
   /// A slice of the model's tensor, or of the one that is trained.
   static StateValue slice_of(
       const ParameterEntry& entry,

@@ -31,7 +31,11 @@ class TensorLayer final : public ForwardLayer, public PlacementLayer {
     const auto& model = arguments.model;
     std::vector<NamedShape> shapes;
     for (size_t i = 0; i < model.names.size(); ++i) {
-      shapes.push_back({model.names[i], model.parameters[i].sizes().vec()});
+      shapes.push_back(
+          {.name = model.names[i],
+           .shape = model.parameters[i].sizes().vec(),
+           .is_linear = model.in_linear.contains(model.names[i]),
+           .is_embedding = model.in_embedding.contains(model.names[i])});
     }
     const auto splits = tensor_splits(
         plan.empty() ? model.tensor_plan : plan,
@@ -59,7 +63,7 @@ class TensorLayer final : public ForwardLayer, public PlacementLayer {
         0);
     for (size_t i = 0; i < splits.size(); ++i) {
       if (splits[i]) {
-        divide(model.parameters[i], *splits[i], arguments.mesh);
+        divide(model.names[i], model.parameters[i], *splits[i], arguments.mesh);
       }
     }
   }
@@ -76,9 +80,12 @@ class TensorLayer final : public ForwardLayer, public PlacementLayer {
 
   void before_forward() override {
     divide_torch_modules(); // this thread may be another one
+    forward_.emplace(*ranks_);
+    ranks_->open(""); // a recomputed part of a backward may end anywhere
     if (at::GradMode::is_enabled() && num_checked_ < kCheckedForwards) {
       ++num_checked_;
       ranks_->check_next_input();
+      watches_operators_.emplace();
     }
     if (ranks_->group().ranks_are_threads()) {
       refuses_dropout_.emplace();
@@ -87,7 +94,11 @@ class TensorLayer final : public ForwardLayer, public PlacementLayer {
     }
   }
   void after_forward(std::span<at::Tensor* const> /*outputs*/) override {
+    if (watches_operators_) {
+      watches_operators_->check();
+    }
     end_forward();
+    ranks_->check_is_closed();
   }
   void abandon_forward() override { end_forward(); }
 
@@ -125,6 +136,7 @@ class TensorLayer final : public ForwardLayer, public PlacementLayer {
   // row. Stored one after the other, they are boxes like those of any layout:
   // parts x inputs x outputs.
   void divide(
+      const std::string& name,
       const at::Tensor& parameter,
       const ParameterSplit& split,
       const Mesh& mesh) {
@@ -161,6 +173,7 @@ class TensorLayer final : public ForwardLayer, public PlacementLayer {
     set_divided(
         parameter,
         {.ranks = ranks_,
+         .name = name,
          .split = split,
          .whole = std::move(whole),
          .pieces = pieces,
@@ -188,12 +201,16 @@ class TensorLayer final : public ForwardLayer, public PlacementLayer {
   void end_forward() {
     ranks_->forget_input();
     refuses_dropout_.reset();
+    watches_operators_.reset();
+    forward_.reset();
   }
 
   c10::Device device_;
   std::shared_ptr<TensorRanks> ranks_;
   std::unordered_set<const c10::TensorImpl*> divided_;
   std::optional<RefuseDropout> refuses_dropout_;
+  std::optional<WatchOperators> watches_operators_;
+  std::optional<TensorForward> forward_;
   int num_checked_ = 0;
 };
 

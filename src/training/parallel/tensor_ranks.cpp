@@ -13,6 +13,7 @@
 #include <shared_mutex>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include "accelerate/error.h"
 #include "core/base/str.h"
@@ -102,6 +103,21 @@ struct Parts {
   int64_t count;
 };
 
+/// Waiting for values on a device would be slow, so the device checks them.
+void check_ids(const at::Tensor& ids, int64_t num_rows) {
+  const auto are_valid = ids.ge(0).logical_and_(ids.lt(num_rows));
+  if (!ids.is_cpu()) {
+    at::_assert_async(are_valid.all(), "an embedding id is out of range");
+  } else if (!are_valid.all().item<bool>()) {
+    const auto wrong = ids.masked_select(are_valid.logical_not())[0];
+    throw UsageError(str_cat(
+        "[forward] Embedding id ",
+        wrong.item<int64_t>(),
+        " is out of range. Pass ids from 0 to ",
+        num_rows - 1));
+  }
+}
+
 struct GatherDivided : torch::autograd::Function<GatherDivided> {
   static at::Tensor forward(
       AutogradContext* context,
@@ -138,6 +154,14 @@ struct DividedCrossEntropy : torch::autograd::Function<DividedCrossEntropy> {
       int64_t ignored,
       const ProcessGroup& group) {
     const Parts parts(num_classes, group);
+    if (!labels.is_cpu()) { // the models check those in host memory
+      at::_assert_async(
+          labels.ge(0)
+              .logical_and_(labels.lt(num_classes))
+              .logical_or_(labels.eq(ignored))
+              .all(),
+          "a label is out of range");
+    }
     const auto exact = logits.to(at::toOpMathType(logits.scalar_type()));
     auto most = exact.amax(1);
     group.all_reduce(most, ReduceOp::kMax);
@@ -229,6 +253,31 @@ void TensorRanks::forget_input() {
   last_entered_.reset();
 }
 
+void TensorRanks::check_is_closed() {
+  if (const auto layer = std::exchange(open_layer_, ""); !layer.empty()) {
+    throw UsageError(str_cat(
+        "[forward] The outputs of the layer of '",
+        layer,
+        "' stayed divided until the end of the forward pass. Use kRows for a "
+        "linear layer after it, or kGatheredColumns for this layer"));
+  }
+}
+
+void TensorRanks::check_features(const at::Tensor& x, int64_t num_features)
+    const {
+  const auto found = x.dim() > 0 ? x.size(-1) : num_features;
+  if (found != num_features && found * group_.world_size() == num_features) {
+    throw UsageError(str_cat(
+        "[forward] A linear layer for ",
+        num_features,
+        " features received ",
+        found,
+        ", because ranks divide the outputs of the layer before it. Use kRows "
+        "for this layer, or kGatheredColumns for the layer before it",
+        open_layer_.empty() ? "" : str_cat(" ('", open_layer_, "')")));
+  }
+}
+
 at::Tensor TensorRanks::sum(const at::Tensor& partial) {
   return LeaveDivided::apply(partial, group_);
 }
@@ -279,6 +328,11 @@ void set_divided(const at::Tensor& parameter, DividedParameter info) {
 
 at::Tensor enter_divided(const DividedParameter& info, const at::Tensor& x) {
   if (!info.split.divides_inputs) {
+    const auto& shape = info.whole;
+    if (shape.size() == 2) {
+      const auto inputs = static_cast<size_t>(1 - info.split.shard.dim);
+      info.ranks->check_features(x, shape[inputs]);
+    }
     return info.ranks->enter(x);
   }
   const auto own = divided_length(info) / info.ranks->group().world_size();
@@ -299,11 +353,16 @@ at::Tensor leave_divided(
     const DividedParameter& info,
     const at::Tensor& product) {
   if (info.split.divides_inputs) {
+    info.ranks->open("");
     return info.ranks->sum(product);
   }
-  return info.split.is_gathered
-             ? info.ranks->gather(product, divided_length(info))
-             : product;
+  if (info.split.is_gathered) {
+    return info.ranks->gather(product, divided_length(info));
+  }
+  if (!info.split.is_vocabulary) {
+    info.ranks->open(info.name);
+  }
+  return product;
 }
 
 at::Tensor enter_divided(const at::Tensor& x, const at::Tensor& weight) {
@@ -324,7 +383,7 @@ at::Tensor divided_linear(
   const PlainOperators plain;
   const auto entered = enter_divided(info, x);
   if (!info.split.divides_inputs && !info.split.is_gathered) {
-    return at::linear(entered, weight, bias);
+    return leave_divided(info, at::linear(entered, weight, bias));
   }
   // A bias inside of the product would be added once per rank.
   const auto whole = leave_divided(info, at::linear(entered, weight));
@@ -344,6 +403,7 @@ at::Tensor divided_embedding(
   const PlainOperators plain;
   info.ranks->check_input(ids);
   const Parts parts(divided_length(info), info.ranks->group());
+  check_ids(ids, parts.length);
   const auto is_foreign =
       ids.lt(parts.first).logical_or(ids.ge(parts.first + parts.count));
   const auto own = (ids - parts.first).masked_fill(is_foreign, 0);

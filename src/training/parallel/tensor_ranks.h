@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "accelerate/distributed/process_group.h"
@@ -45,12 +46,23 @@ class ACCELERATE_INTERNAL TensorRanks {
   /// `check_next_input` was called before.
   void check_input(const at::Tensor& input);
 
+  /// Records that the outputs of a layer stay divided; empty if those of the
+  /// last divided layer are whole.
+  void open(const std::string& layer) { open_layer_ = layer; }
+  /// Call this at the end of a forward. Throws `UsageError` if the outputs of
+  /// the last divided layer stayed divided.
+  void check_is_closed();
+  /// Throws `UsageError` if a layer received only this rank's part of its
+  /// inputs.
+  void check_features(const at::Tensor& x, int64_t num_features) const;
+
  private:
   ProcessGroup group_;
   at::Tensor last_input_;
   at::Tensor last_entered_;
   int64_t last_version_ = 0;
   bool checks_input_ = false;
+  std::string open_layer_;
 };
 
 /// Refers to a tensor object without keeping its values.
@@ -60,6 +72,7 @@ using WeakTensor =
 /// A parameter of which this rank has a part.
 struct DividedParameter {
   std::shared_ptr<TensorRanks> ranks;
+  std::string name;
   ParameterSplit split;
   std::vector<int64_t> whole;
   /// This rank's part of the whole.
@@ -97,14 +110,16 @@ ACCELERATE_INTERNAL at::Tensor divided_linear(
     const at::Tensor& weight,
     const at::Tensor& bias);
 /// Rows of a divided table. `padding` is a row of the whole table that gets no
-/// gradient.
+/// gradient. Throws `UsageError` if an id is out of range; on an accelerator,
+/// the device stops instead, as in torch.
 ACCELERATE_INTERNAL at::Tensor divided_embedding(
     const DividedParameter& info,
     const at::Tensor& weight,
     const at::Tensor& ids,
     std::optional<int64_t> padding);
 /// The mean cross-entropy of the labels (N) that are not `ignored`, from this
-/// rank's columns of the logits (N x V).
+/// rank's columns of the logits (N x V). A device stops if a label is out of
+/// range.
 ACCELERATE_INTERNAL at::Tensor divided_cross_entropy(
     const DividedParameter& info,
     const at::Tensor& logits,
@@ -131,6 +146,34 @@ class ACCELERATE_INTERNAL PlainOperators {
 
  private:
   bool was_excluded_;
+};
+/// A forward of a divided model in this thread, for the checks of
+/// `TensorRanks::check_features`.
+class TensorForward {
+ public:
+  explicit TensorForward(const TensorRanks& ranks);
+  ~TensorForward();
+  TensorForward(const TensorForward&) = delete;
+  TensorForward& operator=(const TensorForward&) = delete;
+
+ private:
+  const TensorRanks* before_;
+};
+/// During its lifetime, looks at the arguments of every operator in this
+/// thread, so use it only for a few forwards.
+class WatchOperators {
+ public:
+  WatchOperators();
+  ~WatchOperators();
+  WatchOperators(const WatchOperators&) = delete;
+  WatchOperators& operator=(const WatchOperators&) = delete;
+
+  /// Throws `UsageError` if an operator has computed with a divided weight that
+  /// would get a wrong gradient.
+  void check() const;
+
+ private:
+  uint64_t handle_;
 };
 /// During its lifetime, dropout in this thread throws `UsageError`.
 class RefuseDropout {

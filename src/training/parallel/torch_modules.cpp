@@ -2,13 +2,18 @@
 // Divides torch's own modules. Their forward functions are not virtual, so the
 // operators that they call look for divided parameters.
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/library.h>
 
+#include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "accelerate/error.h"
+#include "core/base/str.h"
 #include "training/parallel/tensor_ranks.h"
 
 namespace accelerate {
@@ -21,6 +26,8 @@ constexpr auto kModulesKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 using Info = std::shared_ptr<const DividedParameter>;
 
 thread_local int num_refusals = 0;
+/// Those of the current forward; null outside of one.
+thread_local const TensorRanks* ranks_of_forward = nullptr;
 
 /// `torch::nn::Linear` multiplies by the transposed weight. This is the last
 /// one, until it is multiplied.
@@ -37,9 +44,19 @@ bool is_in_backward() {
          !at::GradMode::is_enabled();
 }
 
+void check_features(const at::Tensor& x, const at::SymInt& num_features) {
+  if (ranks_of_forward != nullptr) {
+    ranks_of_forward->check_features(x, num_features.expect_int());
+  }
+}
+
+bool is_last_transposed(const at::Tensor& tensor) {
+  return last_transposed && last_transposed->tensor._unsafe_get_target() ==
+                                tensor.unsafeGetTensorImpl();
+}
+
 Info take_transposed(const at::Tensor& tensor) {
-  if (!last_transposed || last_transposed->tensor._unsafe_get_target() !=
-                              tensor.unsafeGetTensorImpl()) {
+  if (!is_last_transposed(tensor)) {
     return nullptr;
   }
   auto info = std::move(last_transposed->info);
@@ -73,14 +90,22 @@ at::Tensor transpose(const at::Tensor& tensor) {
 
 at::Tensor matmul(const at::Tensor& x, const at::Tensor& other) {
   const PlainOperators plain;
-  const auto info = take_transposed(other);
-  return info ? whole_product(*info, x, other) : at::matmul(x, other);
+  if (const auto info = take_transposed(other)) {
+    return whole_product(*info, x, other);
+  }
+  if (other.dim() == 2) {
+    check_features(x, other.size(0));
+  }
+  return at::matmul(x, other);
 }
 
 at::Tensor mm(const at::Tensor& x, const at::Tensor& other) {
   const PlainOperators plain;
-  const auto info = take_transposed(other);
-  return info ? whole_product(*info, x, other) : at::mm(x, other);
+  if (const auto info = take_transposed(other)) {
+    return whole_product(*info, x, other);
+  }
+  check_features(x, other.size(0));
+  return at::mm(x, other);
 }
 
 at::Tensor addmm(
@@ -92,6 +117,7 @@ at::Tensor addmm(
   const PlainOperators plain;
   const auto info = take_transposed(other);
   if (!info) {
+    check_features(x, other.size(0));
     return at::addmm(bias, x, other, beta, alpha);
   }
   const auto product = whole_product(*info, x, other);
@@ -105,6 +131,7 @@ at::Tensor linear(
   const PlainOperators plain;
   const auto info = divided(weight);
   if (!info || is_in_backward()) {
+    check_features(x, weight.size(-1));
     return at::linear(x, weight, bias);
   }
   const auto product = whole_product(*info, x, weight.t());
@@ -145,6 +172,70 @@ at::Tensor dropout(const at::Tensor& input, double p, bool train) {
   return at::dropout(input, p, train);
 }
 
+/// Whether the function above it, or torch, computes right gradients if
+/// this argument is a divided weight.
+bool is_known(const std::string& name, size_t argument) {
+  if (name == "aten::to" || name == "aten::type_as") {
+    return argument > 0; // reads only the dtype and the device
+  }
+  return name == "aten::linear" || name == "aten::t" ||
+         name == "aten::embedding" || name == "aten::detach";
+}
+
+/// The name of the divided weight; empty if the operator may have the tensor.
+std::string misused_weight(
+    const std::string& name,
+    size_t argument,
+    const at::Tensor& tensor) {
+  // Ranks have different elements of a divided bias, as of the outputs that it
+  // is added to.
+  if (!tensor.defined() || tensor.dim() < 2) {
+    return {};
+  }
+  const bool is_product =
+      name == "aten::matmul" || name == "aten::mm" || name == "aten::addmm";
+  if (is_last_transposed(tensor) ? is_product : is_known(name, argument)) {
+    return {};
+  }
+  const auto info =
+      is_last_transposed(tensor) ? last_transposed->info : divided(tensor);
+  return info ? info->name : std::string();
+}
+
+thread_local std::string problem_of_watch;
+
+// Torch catches exceptions of this function.
+std::unique_ptr<at::ObserverContext> watch(const at::RecordFunction& call) {
+  if (!problem_of_watch.empty() || !at::GradMode::is_enabled() ||
+      c10::impl::tls_is_dispatch_key_excluded(kModulesKey)) {
+    return nullptr;
+  }
+  const std::string name = call.name();
+  const auto note = [&](size_t argument, const at::Tensor& tensor) {
+    const auto weight = misused_weight(name, argument, tensor);
+    if (!weight.empty()) {
+      problem_of_watch = str_cat(
+          "[forward] ",
+          name,
+          " cannot compute with '",
+          weight,
+          "', which tensor-parallel ranks divide. Call its module or "
+          "torch::linear, or remove the module from the tensor plan");
+    }
+  };
+  const auto inputs = call.inputs();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].isTensor()) {
+      note(i, inputs[i].toTensor());
+    } else if (inputs[i].isTensorList()) {
+      for (const at::Tensor& tensor : inputs[i].toTensorList()) {
+        note(i, tensor);
+      }
+    }
+  }
+  return nullptr;
+}
+
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericWrapper, library) {
   library.fallback(torch::CppFunction::makeFallthrough());
 }
@@ -171,6 +262,27 @@ PlainOperators::PlainOperators()
 }
 PlainOperators::~PlainOperators() {
   c10::impl::tls_set_dispatch_key_excluded(kModulesKey, was_excluded_);
+}
+
+TensorForward::TensorForward(const TensorRanks& ranks)
+    : before_(std::exchange(ranks_of_forward, &ranks)) {}
+TensorForward::~TensorForward() {
+  ranks_of_forward = before_;
+}
+
+WatchOperators::WatchOperators()
+    : handle_(at::addThreadLocalCallback(
+          at::RecordFunctionCallback(&watch).needsInputs(true).scopes(
+              {at::RecordScope::FUNCTION}))) {
+  problem_of_watch.clear();
+}
+WatchOperators::~WatchOperators() {
+  at::removeCallback(handle_);
+}
+void WatchOperators::check() const {
+  if (!problem_of_watch.empty()) {
+    throw UsageError(std::exchange(problem_of_watch, {}));
+  }
 }
 
 RefuseDropout::RefuseDropout() {

@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <map>
+
 #include "accelerate/distributed/collectives.h"
 #include "accelerate/error.h"
 #include "core/base/checksum.h"
@@ -26,7 +28,10 @@ int64_t hash_of(const at::Tensor& tensor) {
 
 } // namespace
 
-void check_ranks_equal(const ProcessGroup& group, const ParameterSet& model) {
+void check_ranks_equal(
+    const ParallelEngine& engine,
+    const ParameterSet& model) {
+  const auto& group = engine.mesh().group();
   if (group.world_size() == 1 || model.parameters.empty()) {
     return;
   }
@@ -36,9 +41,20 @@ void check_ranks_equal(const ProcessGroup& group, const ParameterSet& model) {
   }
   const auto all = all_gather(group, own);
   for (size_t i = 0; i < own.size(); ++i) {
+    const auto divided =
+        engine.held_layout(model.parameters[i]).divided_along();
+    // The first rank with each part.
+    std::map<int, int> first_of;
+    int first = 0;
     std::string odd;
-    for (int rank = 1; rank < group.world_size(); ++rank) {
-      if (all[static_cast<size_t>(rank) * own.size() + i] != all[i]) {
+    for (int rank = 0; rank < group.world_size(); ++rank) {
+      const int part = engine.mesh().shape().coordinate(rank, divided);
+      const int known = first_of.emplace(part, rank).first->second;
+      const auto hash_on = [&](int other) {
+        return all[static_cast<size_t>(other) * own.size() + i];
+      };
+      if (hash_on(rank) != hash_on(known) && (odd.empty() || known == first)) {
+        first = known;
         odd += str_cat(odd.empty() ? "" : ", ", rank);
       }
     }
@@ -48,7 +64,9 @@ void check_ranks_equal(const ProcessGroup& group, const ParameterSet& model) {
           model.names[i],
           "' of rank ",
           odd,
-          " differs from rank 0's. Load or change weights in the same way on "
+          " differs from rank ",
+          first,
+          "'s. Load or change weights in the same way on "
           "all ranks, or before prepare(), which broadcasts rank 0's weights"));
     }
   }

@@ -82,12 +82,14 @@ void StepChecks::check_weights() const {
     ParameterSet whole;
     for (size_t i = 0; i < model->model.names.size(); ++i) {
       const auto& parameter = model->model.parameters[i];
-      if (!engine.tensor_layout(parameter).is_divided()) {
+      // Sharded parameters may not be on this rank.
+      if (engine.tensor_layout(parameter).divided_along() ==
+          engine.held_layout(parameter).divided_along()) {
         whole.names.push_back(model->model.names[i]);
         whole.parameters.push_back(parameter);
       }
     }
-    check_ranks_equal(context_.group(), whole);
+    check_ranks_equal(engine, whole);
   }
 }
 

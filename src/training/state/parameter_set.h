@@ -32,6 +32,10 @@ struct ParameterSet {
   /// Names of parameters that stay whole on every rank in a sharded model, if
   /// the adapter was given modules.
   std::vector<std::string> whole = {};
+  /// Names of parameters of `torch::nn::Linear` and of tables of
+  /// `torch::nn::Embedding`, if the adapter knows modules.
+  std::set<std::string> in_linear = {};
+  std::set<std::string> in_embedding = {};
   /// The plan that the model ships with, if it does.
   TensorPlan tensor_plan = {};
 };
