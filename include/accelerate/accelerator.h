@@ -502,8 +502,8 @@ class ACCELERATE_API Accelerator {
   /// between forward passes. If parameters differ, all ranks throw a
   /// `MismatchError`, which names the first tensor that differs and the ranks.
   /// Collective. This function reads every weight, so call it only after you
-  /// have changed weights by hand. With `debug`, every 100th backward pass calls
-  /// it.
+  /// have changed weights by hand. With `debug`, every 100th backward pass
+  /// calls it.
   template <class Module>
   void check_ranks_equal(const PreparedModel<Module>& model) const {
     check_equal(*model.context());
