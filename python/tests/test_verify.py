@@ -30,7 +30,7 @@ CORRECT = [
     ["accumulate", "weighted"],
     ["global_count"],
     ["scaled_rate"],
-    ["sync_norm"],
+    ["sharded", "accumulate", "clip"],
     ["adversarial"],
 ]
 

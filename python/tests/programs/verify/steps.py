@@ -82,8 +82,6 @@ accelerator = Accelerator(
 )
 rank = accelerator.process_index
 model = Model()
-if "sync_norm" in options:
-    model.norm = nn.SyncBatchNorm(24)
 rate = 1e-3 * (accelerator.num_processes if "scaled_rate" in options else 1)
 optimizer = torch.optim.AdamW(model.parameters(), rate)
 schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, 20)
