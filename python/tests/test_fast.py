@@ -13,6 +13,7 @@ import weakref
 import accelerate._fast
 import pytest
 import torch
+import torch.utils.checkpoint
 from accelerate import Accelerator, _C
 from accelerate.errors import UsageError
 from accelerate.state import AcceleratorState
@@ -627,6 +628,152 @@ def test_parameters_that_a_module_keeps_elsewhere():
     fast = made(True, net=Recurrent())
     # Kernels of LSTMs on GPUs add in no fixed order.
     assert_same(expected, loop(*fast), 1e-3 if HAS_GPU else 2e-5)
+
+
+class Scaled(torch.nn.Module):
+    """Multiplies by an attribute, and returns two heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = torch.nn.Linear(8, 8)
+        self.heads = torch.nn.ModuleList([torch.nn.Linear(8, 1), torch.nn.Linear(8, 1)])
+        self.factor: object = [1.0]
+
+    def forward(self, x):
+        hidden = self.body(x) * self.factor[0]
+        return [head(hidden).sum() for head in self.heads]
+
+
+def gradients(net):
+    return [None if p.grad is None else p.grad.clone() for p in net.parameters()]
+
+
+def scaled_loop(fast, change):
+    torch.manual_seed(6)
+    accelerator, net, optimizer = made(fast, net=Scaled())
+    result = []
+    for i in range(10):
+        x, _ = batch_of(i, device=accelerator.device)
+        result.append(change(net, i, x))
+        optimizer.zero_grad()
+    return result, accelerator
+
+
+def test_items_of_lists_are_attributes():
+    def change(net, i, x):
+        net.factor[0] = float(i % 2)
+        sum(net(x)).backward()
+        return None
+
+    _, accelerator = scaled_loop(True, change)
+    assert report_of(accelerator)["graphs"] == 2
+
+
+def test_parameters_of_outputs_without_a_gradient_have_none():
+    def change(net, i, x):
+        net(x)[i % 3 == 0].backward()
+        return [g is None for g in gradients(net)]
+
+    expected, found = (scaled_loop(fast, change)[0] for fast in (False, True))
+    assert found == expected
+
+
+def test_tensors_that_are_neither_inputs_nor_parameters_get_gradients():
+    def change(net, i, x):
+        net.factor = leaf = torch.full((1,), 2.0, device=x.device, requires_grad=True)
+        sum(net(x)).backward()
+        return leaf.grad
+
+    (expected, _), (found, accelerator) = (scaled_loop(fast, change) for fast in (False, True))
+    assert_same(expected, found)
+    (why,) = reasons(accelerator)
+    assert why == "its forward uses a tensor that is neither an input nor a parameter"
+
+
+def test_a_new_parameter_may_have_the_memory_of_the_old_one():
+    def change(net, i, x):
+        if i == 5:
+            net.body.weight = torch.nn.Parameter(net.body.weight.data)
+        weight = net.body.weight
+        sum(net(x)).backward()
+        assert net.body.weight is weight
+        return weight.grad.clone()
+
+    expected, found = (scaled_loop(fast, change)[0] for fast in (False, True))
+    assert_same(expected, found)
+
+
+def test_gradients_of_all_parameters_that_a_loop_asks_for():
+    def change(net, i, x):
+        return torch.cat(
+            [g.view(-1) for g in torch.autograd.grad(net(x)[0], [*net.body.parameters()])]
+        )
+
+    expected, found = (scaled_loop(fast, change)[0] for fast in (False, True))
+    assert_same(expected, found)
+
+
+def test_hooks_of_parameters_that_come_after_the_forward_pass():
+    def change(net, i, x):
+        loss = net(x)[0]
+        handle = net.body.weight.register_hook(lambda g: g * 3)
+        loss.backward()
+        handle.remove()
+        return net.body.weight.grad.clone()
+
+    expected, found = (scaled_loop(fast, change)[0] for fast in (False, True))
+    assert_same(expected, found)
+
+
+def test_reentrant_checkpoints_run_eagerly():
+    class Checkpointed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 1)
+
+        def forward(self, x):
+            hidden = self.first(x)
+            return torch.utils.checkpoint.checkpoint(self.second, hidden, use_reentrant=True)
+
+    def loop(accelerator, net, optimizer):
+        for i in range(5):
+            x, _ = batch_of(i, device=accelerator.device)
+            net(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return weights(net)
+
+    torch.manual_seed(1)
+    net = Checkpointed()
+    expected = loop(*made(False, net=copy.deepcopy(net)))
+    fast = made(True, net=net)
+    assert_same(expected, loop(*fast))
+    (why,) = reasons(fast[0])
+    assert why.startswith("its backward pass cannot be recorded (When use_reentrant=True")
+
+
+def test_a_prepared_model_in_a_prepared_model():
+    class Outer(torch.nn.Module):
+        def __init__(self, inner) -> None:
+            super().__init__()
+            self.inner, self.head = inner, torch.nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.head(self.inner(x))
+
+    def train(fast):
+        accelerator, inner, _ = made(fast)
+        torch.manual_seed(2)
+        outer = accelerator.prepare(Outer(inner))
+        result = []
+        for i in range(8):
+            x, _ = batch_of(i, device=accelerator.device)
+            outer(x).sum().backward()
+            result += gradients(outer)
+            outer.zero_grad()
+        return result
+
+    assert_same(train(False), train(True))
 
 
 def test_two_models_take_turns():

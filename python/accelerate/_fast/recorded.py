@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -71,6 +72,15 @@ class DeviceRecorder:
         generator.set_offset(state[1])
 
 
+_thread = threading.local()
+
+
+def is_inside_call() -> bool:
+    """Whether this thread is in `Call.run`. Models that the called one contains then run as part of
+    it."""
+    return getattr(_thread, "is_inside", False)
+
+
 class Call:
     """The function and the arguments of a call, and the precision in which it was made."""
 
@@ -89,6 +99,13 @@ class Call:
         """Calls the function with these tensors. Backward passes run on another thread, on which
         autocast is off."""
         args, kwargs = with_tensors(self.inputs, tensors)
+        before, _thread.is_inside = is_inside_call(), True
+        try:
+            return self._run(args, kwargs)
+        finally:
+            _thread.is_inside = before
+
+    def _run(self, args: tuple, kwargs: dict) -> Any:
         kind, dtype, is_enabled, has_cache = self.autocast
         if torch.is_autocast_enabled(kind) == is_enabled:
             return self._function(*args, **kwargs)
@@ -150,6 +167,22 @@ def _are_inner(tensors: list[torch.Tensor]) -> list[bool]:
                 inner.add(node)
             waiting += [inner_node for inner_node, _ in node.next_functions]
     return [node in inner for node in nodes]
+
+
+def leaves_of(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Returns the leaves of autograd's graph from which the tensors were computed."""
+    found: list[torch.Tensor] = []
+    seen: set[Any] = {None}
+    waiting: list[Any] = [tensor.grad_fn for tensor in tensors]
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            waiting += [inner for inner, _ in node.next_functions]
+            # Only nodes of leaves have this.
+            if (leaf := getattr(node, "variable", None)) is not None:
+                found.append(leaf)
+    return found
 
 
 class Weights:
@@ -296,6 +329,13 @@ class RecordedPasses:
         outputs = self.outputs = state["outputs"]
         self._memory = memory
         self._seeds = [torch.zeros_like(t) for t, is_used in zip(outputs.computed, used) if is_used]
+        # For each used output, the parameters from which it was computed.
+        of_own = {id(t): number for number, t in state["own"].items()}
+        self._reached = [
+            {of_own.get(id(leaf), id(leaf)) for leaf in leaves_of([t])}
+            for t, is_used in zip(outputs.computed, used)
+            if is_used
+        ]
         found: dict[str, list[torch.Tensor | None]] = {}
 
         def backward(retains: bool) -> None:
@@ -313,10 +353,7 @@ class RecordedPasses:
             return [target for target, _ in pairs], [g for _, g in pairs]
 
         def of_inputs() -> list[torch.Tensor]:
-            return [
-                torch.zeros_like(leaf) if g is None else g
-                for leaf, g in zip(leaves, found["all"][: self._num_inputs])
-            ]
+            return [g for g in found["all"][: self._num_inputs] if g is not None]
 
         def write() -> list[torch.Tensor]:
             backward(accumulates)
@@ -335,6 +372,7 @@ class RecordedPasses:
             return of_inputs()
 
         self._write, self._of_inputs = recorder.record(write)
+        self._has_input_gradient = [g is not None for g in found["all"][: self._num_inputs]]
         has_gradient = [g is not None for g in found["all"][self._num_inputs :]]
         self.parameters = [p for p, has in zip(parameters, has_gradient) if has]
         # Where these are among the leaves: the inputs that require a gradient, then parameters.
@@ -381,26 +419,36 @@ class RecordedPasses:
         """Whether the recorded backward pass reads the gradients of these outputs."""
         return all(own or not other for own, other in zip(self._used, used))
 
-    def seed(self, gradients: tuple[torch.Tensor | None, ...]) -> None:
-        """Sets the gradients of the outputs for the next backward pass."""
+    def seed(self, gradients: tuple[torch.Tensor | None, ...]) -> list[bool]:
+        """Sets the gradients of the outputs for the next backward pass. Returns which of
+        `parameters` have a gradient in it."""
         given = [g for g, is_used in zip(gradients, self._used) if is_used]
         for own, gradient in zip(self._seeds, given):
             if gradient is None:
                 own.zero_()
             else:
                 own.copy_(gradient)
+        if all(g is not None for g in given):
+            return [True] * len(self.parameters)
+        reached = set().union(*(ids for ids, g in zip(self._reached, given) if g is not None))
+        return [id(p) in reached for p in self.parameters]
 
-    def backward(self) -> list[torch.Tensor | None]:
+    def backward(self, are_reached: list[bool]) -> list[torch.Tensor | None]:
         """Replays the backward pass. Returns the gradients of the inputs that require one, and of
-        all parameters."""
+        all parameters. `are_reached` is the result of `seed`."""
         memory = self._memory.gradients
         memory.reclaim(self._places)
         self._write.replay()
-        given = iter(memory.hand_out(self._places))
+        places = [place for place, is_reached in zip(self._places, are_reached) if is_reached]
+        given, reached = iter(memory.hand_out(places)), iter(are_reached)
         return [
-            *(t.clone() for t in self._of_inputs),
-            *(next(given) if has else None for has in self._has_gradient),
+            *self._copies(self._of_inputs),
+            *(next(given) if has and next(reached) else None for has in self._has_gradient),
         ]
+
+    def _copies(self, of_inputs: list[torch.Tensor]) -> list[torch.Tensor | None]:
+        given = iter(of_inputs)
+        return [next(given).clone() if has else None for has in self._has_input_gradient]
 
     def accumulate(self) -> list[torch.Tensor | None]:
         """Like `backward`, but also does what autograd would do with the gradients of parameters:
@@ -411,14 +459,14 @@ class RecordedPasses:
         are_own = memory.owns_gradients(places, self.parameters)
         if self._add is not None and are_own:
             self._add.replay()
-            return [*(t.clone() for t in self._of_inputs_too), *rest]
+            return [*self._copies(self._of_inputs_too), *rest]
         memory.reclaim(places)
         self._write.replay()
         if are_own is None:
             memory.hand_out_gradients(places, self.parameters)
         else:
             self._add_to_gradients(memory.hand_out(places))
-        return [*(t.clone() for t in self._of_inputs), *rest]
+        return [*self._copies(self._of_inputs), *rest]
 
     def _add_to_gradients(self, new: list[torch.Tensor]) -> None:
         with torch.no_grad():

@@ -19,7 +19,16 @@ import torch
 from torch.nn.modules import module as torch_module
 
 from accelerate._base.trees import describe
-from accelerate._fast.recorded import Call, Memory, Outputs, RecordedPasses, Weights, differentiate
+from accelerate._fast.recorded import (
+    Call,
+    Memory,
+    Outputs,
+    RecordedPasses,
+    Weights,
+    differentiate,
+    is_inside_call,
+    leaves_of,
+)
 from accelerate._fast.watch import Watch
 from accelerate.logging import get_logger
 
@@ -30,7 +39,7 @@ _NUM_WARM_UPS = 2
 _MAX_ENTRIES = 1000
 _PLAIN = (type(None), bool, int, float, str, bytes, enum.Enum, torch.dtype, torch.device)
 
-_HOOKS_OF = attrgetter("_post_accumulate_grad_hooks")
+_HOOKS_OF = attrgetter("_backward_hooks", "_post_accumulate_grad_hooks")
 
 _log = get_logger(__package__)
 
@@ -56,6 +65,8 @@ class _Pass:
         # The inputs of an eager pass, and the tensors that it used in place of parameters.
         self.eager_inputs: list[torch.Tensor] | None = None
         self.own: dict[int, torch.Tensor] = {}
+        # Tensors with a gradient that are neither inputs nor parameters.
+        self.others: list[torch.Tensor] = []
         # Hooks of outputs from which other outputs are computed, and outputs whose gradient is
         # wanted.
         self.hooks: list[tuple[int, Callable]] = []
@@ -79,6 +90,8 @@ class _Pass:
             result = self.call.run(inputs)
         self.outputs = Outputs(result, self.replay.known(inputs), own)
         self.eager_inputs, self.own = inputs, own
+        usual = {id(t) for t in (*inputs, *self.replay.watch.parameters, *own.values())}
+        self.others = [t for t in leaves_of(self.outputs.computed) if id(t) not in usual]
         return [tensor.detach() for tensor in self.outputs.computed]
 
     def backward(
@@ -90,9 +103,19 @@ class _Pass:
             return self._repeat(leaves, gradients, "a backward pass uses create_graph", True)
         if self.eager_inputs is not None:
             self._note_of_warm_up(used)
-            return self._differentiate(
-                self.outputs.computed, self.eager_inputs, leaves, self.own, gradients
-            )
+            try:
+                return self._differentiate(
+                    self.outputs.computed, self.eager_inputs, leaves, self.own, gradients
+                )
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                # For example, checkpoints compute the forward pass again, with the parameters
+                # themselves.
+                found = self._repeat(leaves, gradients, "", False, is_plain=True)
+                line = str(error).splitlines()[0]
+                self.replay.refuse(f"its backward pass cannot be recorded ({line})")
+                return found
         if self.hooks or self.retained:
             why = "an output has a hook or keeps its gradient, and another output depends on it"
             return self._repeat(leaves, gradients, why, False)
@@ -106,13 +129,17 @@ class _Pass:
             self.entry.used = tuple(a or b for a, b in zip(self.entry.used or used, used))
             self.entry.passes = None
             return self._repeat(leaves, gradients, "", False)
-        passes.seed(gradients)
-        owns = self.replay.owns_gradients and _only_accumulates(passes, len(leaves), edges)
-        return passes.accumulate() if owns else passes.backward()
+        are_reached = passes.seed(gradients)
+        owns = (
+            all(are_reached)
+            and self.replay.owns_gradients
+            and _only_accumulates(passes, len(leaves), edges)
+        )
+        return passes.accumulate() if owns else passes.backward(are_reached)
 
     def _note_of_warm_up(self, used: tuple[bool, ...]) -> None:
         self.entry.used = tuple(a or b for a, b in zip(self.entry.used or used, used))
-        if any(p.grad is not None for p in self.replay.watch.parameters):
+        if any(p.is_leaf and p.grad is not None for p in self.replay.watch.parameters):
             self.replay.accumulates = True
 
     def _differentiate(
@@ -123,13 +150,22 @@ class _Pass:
         own: dict[int, torch.Tensor],
         gradients: tuple[torch.Tensor | None, ...],
         creates_graph: bool = False,
+        is_plain: bool = False,
     ) -> list[torch.Tensor | None]:
         handles = [outputs[position].register_hook(hook) for position, hook in self.hooks]
         for position in self.retained:
             outputs[position].retain_grad()
         pairs = [(t, g) for t, g in zip(outputs, gradients) if g is not None]
-        inputs = [t for t in inputs if t.requires_grad]
+        # The model may have set `requires_grad` of others.
+        inputs = [t for t, original in zip(inputs, self.call.tensors) if original.requires_grad]
         try:
+            if is_plain or self.others:
+                wanted = None if is_plain else self.others
+                keeps = not is_plain or _keeps_graph()
+                torch.autograd.backward(*zip(*pairs), retain_graph=keeps, inputs=wanted)
+            if is_plain:
+                # Parameters have their gradients.
+                return [*(t.grad for t in inputs), *[None] * (len(leaves) - len(inputs))]
             found = differentiate(
                 [tensor for tensor, _ in pairs],
                 [g for _, g in pairs],
@@ -153,6 +189,7 @@ class _Pass:
         gradients: tuple[torch.Tensor | None, ...],
         why: str,
         creates_graph: bool,
+        is_plain: bool = False,
     ) -> list[torch.Tensor | None]:
         """Computes the gradients from an eager forward pass with the same random numbers. The model
         runs eagerly from then on if `why` is given."""
@@ -160,14 +197,22 @@ class _Pass:
         held = self.eager_inputs if self.passes is None else self.passes.inputs
         assert held is not None
         given = iter(leaves)
-        inputs = [next(given) if t.requires_grad else t for t in held]
+        inputs = [
+            next(given) if original.requires_grad else t
+            for t, original in zip(held, self.call.tensors)
+        ]
+        if is_plain:
+            inputs = [
+                t.detach().requires_grad_(original.requires_grad)
+                for t, original in zip(inputs, self.call.tensors)
+            ]
         buffers = [(buffer, buffer.clone()) for buffer in replay.watch.buffers]
         recorder = replay.recorder
         after = recorder.random_state()
         recorder.set_random_state(self.random_state)
         # A graph of the gradients needs the parameters themselves.
         none: dict[int, torch.Tensor] = {}
-        applied = nullcontext(none) if creates_graph else replay.weights.applied()
+        applied = nullcontext(none) if creates_graph or is_plain else replay.weights.applied()
         try:
             with applied as own, recorder.as_if_recording(), torch.enable_grad():
                 result = self.call.run(inputs)
@@ -179,7 +224,7 @@ class _Pass:
         if why:
             replay.refuse(why)
         outputs = Outputs(result, replay.known(inputs), own).computed
-        return self._differentiate(outputs, inputs, leaves, own, gradients, creates_graph)
+        return self._differentiate(outputs, inputs, leaves, own, gradients, creates_graph, is_plain)
 
 
 def _keeps_graph() -> bool:
@@ -189,10 +234,15 @@ def _keeps_graph() -> bool:
 def _only_accumulates(passes: RecordedPasses, num_leaves: int, edges: tuple) -> bool:
     """Whether the running backward pass adds to the `grad` of all parameters, and nobody looks at
     their gradients on the way."""
-    if any(map(_HOOKS_OF, passes.parameters)):
+    if any(map(any, map(_HOOKS_OF, passes.parameters))):
         return False
     first = len(edges) - num_leaves
-    return all(torch._C._will_engine_execute_node(edges[first + i][0]) for i in passes.positions)
+    try:
+        return all(
+            torch._C._will_engine_execute_node(edges[first + i][0]) for i in passes.positions
+        )
+    except RuntimeError:  # `torch.autograd.grad` wants the gradient of a parameter.
+        return False
 
 
 class _Node(torch.autograd.Function):
@@ -301,7 +351,7 @@ class Replay:
 
     def __call__(self, function: Callable, args: tuple, kwargs: dict) -> Any:
         """Calls `function`, which is the `forward` of the module's class."""
-        if not torch.is_grad_enabled() or self._is_busy:
+        if not torch.is_grad_enabled() or self._is_busy or is_inside_call():
             return function(*args, **kwargs)
         if not self._refusal:
             args, kwargs = self._without_cache(args, kwargs)
@@ -379,7 +429,7 @@ class Replay:
         if not any(trained) and not any(t.requires_grad for t in call.tensors):
             return (), "nothing requires a gradient"
         addresses = (
-            tuple([p.data_ptr() for p in watch.parameters]),
+            tuple([(id(p), p.data_ptr()) for p in watch.parameters]),
             tuple([b.data_ptr() for b in watch.buffers]),
         )
         if len(self._entries) > _MAX_ENTRIES:
@@ -459,6 +509,8 @@ class Replay:
             self.refuse("its forward changes an input in place")
         elif not is_first and self.watch.has_changed():
             self.refuse(f"its forward sets {self.watch.first_change()}")
+        elif one.others:
+            self.refuse("its forward uses a tensor that is neither an input nor a parameter")
         elif not is_first and host != _host_generators():
             self.refuse("its forward draws random numbers on the host")
         try:

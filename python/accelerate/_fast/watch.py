@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -26,12 +29,13 @@ class Watch:
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = module
         self._numbers: dict[tuple, int] = {}
+        self._objects: dict[int, tuple[Callable, int]] = {}
+        self._num_objects = 0
         self._read()
 
     def _read(self) -> None:
         tables = list(_tables_of(self._module))
         self._tables = [table for _, table in tables]
-        # Keeps the values alive, so that no new object can have the address of an old one.
         self._values = [value for table in self._tables for value in table.values()]
         self._lists = [
             (where, value, list(value))
@@ -42,8 +46,33 @@ class Watch:
         self.parameters = list(self._module.parameters())
         self.buffers = list(self._module.buffers())
         self.hooked = _hooked_submodule(self._module)
-        state = tuple((where, _contents(table)) for where, table in tables)
+        state = tuple((where, self._contents(table)) for where, table in tables)
         self.state = self._numbers.setdefault(state, len(self._numbers))
+
+    def _contents(self, table: dict) -> tuple:
+        return tuple(
+            (
+                name,
+                self._name_of(value),
+                tuple(map(self._name_of, value)) if isinstance(value, list) else None,
+            )
+            for name, value in table.items()
+        )
+
+    def _name_of(self, value: Any) -> Any:
+        """Returns something that is equal only for the same object, or for equal numbers and
+        strings. An object can have the address of one that no longer exists."""
+        if isinstance(value, _PLAIN):
+            return type(value), value
+        known = self._objects.get(id(value))
+        if known is None or known[0]() is not value:
+            try:
+                same: Callable = weakref.ref(value)
+            except TypeError:  # Kept alive instead.
+                same = partial(_itself, value)
+            self._num_objects += 1
+            known = self._objects[id(value)] = (same, self._num_objects)
+        return known[1]
 
     def has_changed(self) -> bool:
         """Whether anything was assigned, added or removed since `update`."""
@@ -72,6 +101,10 @@ class Watch:
         return self._changed_list()
 
 
+def _itself(value: Any) -> Any:
+    return value
+
+
 def _tables_of(module: torch.nn.Module) -> Iterator[tuple[str, dict]]:
     """Yields the dictionaries with the attributes of all submodules, and their owners' names."""
     seen: set[int] = set()
@@ -88,12 +121,6 @@ def _tables_of(module: torch.nn.Module) -> Iterator[tuple[str, dict]]:
                 seen.add(id(inner))
                 is_of_torch = attribute in ("_parameters", "_buffers", "_modules")
                 yield where if is_of_torch else f"{where}.{attribute}", inner
-
-
-def _contents(table: dict) -> tuple:
-    return tuple(
-        (name, value if isinstance(value, _PLAIN) else id(value)) for name, value in table.items()
-    )
 
 
 def _hooked_submodule(module: torch.nn.Module) -> str:
