@@ -169,20 +169,25 @@ def _are_inner(tensors: list[torch.Tensor]) -> list[bool]:
     return [node in inner for node in nodes]
 
 
-def leaves_of(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Returns the leaves of autograd's graph from which the tensors were computed."""
-    found: list[torch.Tensor] = []
+def nodes_of(tensors: list[torch.Tensor]) -> list[Any]:
+    """Returns the nodes of autograd's graph from which the tensors were computed."""
+    found: list[Any] = []
     seen: set[Any] = {None}
     waiting: list[Any] = [tensor.grad_fn for tensor in tensors]
     while waiting:
         node = waiting.pop()
         if node not in seen:
             seen.add(node)
+            found.append(node)
             waiting += [inner for inner, _ in node.next_functions]
-            # Only nodes of leaves have this.
-            if (leaf := getattr(node, "variable", None)) is not None:
-                found.append(leaf)
     return found
+
+
+def leaves_of(nodes: list[Any]) -> list[torch.Tensor]:
+    """Returns the leaves among the nodes."""
+    # Only nodes of leaves have this attribute.
+    leaves = (getattr(node, "variable", None) for node in nodes)
+    return [leaf for leaf in leaves if leaf is not None]
 
 
 class Weights:
@@ -332,7 +337,7 @@ class RecordedPasses:
         # For each used output, the parameters from which it was computed.
         of_own = {id(t): number for number, t in state["own"].items()}
         self._reached = [
-            {of_own.get(id(leaf), id(leaf)) for leaf in leaves_of([t])}
+            {of_own.get(id(leaf), id(leaf)) for leaf in leaves_of(nodes_of([t]))}
             for t, is_used in zip(outputs.computed, used)
             if is_used
         ]

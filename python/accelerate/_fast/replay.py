@@ -28,6 +28,7 @@ from accelerate._fast.recorded import (
     differentiate,
     is_inside_call,
     leaves_of,
+    nodes_of,
 )
 from accelerate._fast.watch import Watch
 from accelerate.logging import get_logger
@@ -67,6 +68,7 @@ class _Pass:
         self.own: dict[int, torch.Tensor] = {}
         # Tensors with a gradient that are neither inputs nor parameters.
         self.others: list[torch.Tensor] = []
+        self.is_checkpointed = False
         # Hooks of outputs from which other outputs are computed, and outputs whose gradient is
         # wanted.
         self.hooks: list[tuple[int, Callable]] = []
@@ -91,7 +93,12 @@ class _Pass:
         self.outputs = Outputs(result, self.replay.known(inputs), own)
         self.eager_inputs, self.own = inputs, own
         usual = {id(t) for t in (*inputs, *self.replay.watch.parameters, *own.values())}
-        self.others = [t for t in leaves_of(self.outputs.computed) if id(t) not in usual]
+        nodes = nodes_of(self.outputs.computed)
+        self.others = [t for t in leaves_of(nodes) if id(t) not in usual]
+        # `torch.autograd.grad` does not reach what was computed in these.
+        self.is_checkpointed = any(
+            type(node).__name__ == "CheckpointFunctionBackward" for node in nodes
+        )
         return [tensor.detach() for tensor in self.outputs.computed]
 
     def backward(
@@ -101,6 +108,8 @@ class _Pass:
         creates_graph = torch.is_grad_enabled()
         if creates_graph:
             return self._repeat(leaves, gradients, "a backward pass uses create_graph", True)
+        if self.is_checkpointed:
+            return self._repeat(leaves, gradients, "", False, is_plain=True)
         if self.eager_inputs is not None:
             self._note_of_warm_up(used)
             try:
@@ -509,6 +518,8 @@ class Replay:
             self.refuse("its forward changes an input in place")
         elif not is_first and self.watch.has_changed():
             self.refuse(f"its forward sets {self.watch.first_change()}")
+        elif one.is_checkpointed:
+            self.refuse("its forward uses checkpoints with use_reentrant=True")
         elif one.others:
             self.refuse("its forward uses a tensor that is neither an input nor a parameter")
         elif not is_first and host != _host_generators():
