@@ -67,6 +67,7 @@ TEST(LaunchFlags, AreExactlyThese) {
           "--debug",
           "--dry_run,--dry-run",
           "--gradient_accumulation_steps,--gradient-accumulation-steps",
+          "--fast",
           "--use_parallelism_config,--use-parallelism-config",
           "--parallelism_config_dp_replicate_size,"
           "--parallelism-config-dp-replicate-size",

@@ -64,6 +64,7 @@ const Row kRows[] = {
     {"local_ranks_filter", "0", "0,1", "2"},
     {"timestamps", "true", "false", "true"},
     {"gradient_accumulation_steps", "2", "4", "8"},
+    {"fast", "true", "false", "true"},
     {"cpu", "true", "false", "true"},
     {"enable_cpu_affinity", "true", "false", "true"},
     {"bind_memory", "true", "false", "true"},

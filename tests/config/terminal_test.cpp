@@ -152,7 +152,7 @@ TEST_F(Questions, TheEndOfTheInputIsAnError) {
   ASSERT_TRUE(choose_kind(kCtrlD));
   EXPECT_EQ(terminal_.wait(), 2);
   EXPECT_TRUE(terminal_.is_restored());
-  EXPECT_THAT(terminal_.shown(), HasSubstr("the input ended"));
+  EXPECT_THAT(terminal_.shown(), HasSubstr("The input ended"));
 }
 
 class QuestionsKilled : public Questions,
