@@ -27,6 +27,7 @@ ALLOWED = {
     # CUDA's graphs, and operators of kernels: cuBLASLt's and those that nvcc has
     # compiled.
     "src/training/device/cuda_graph.cpp",
+    "python/accelerate/_fast/recorded.py",
     "src/training/kernels/cublas_lt.cpp",
     "src/training/kernels/cuda_operators.cpp",
     # An example of a row.
