@@ -103,7 +103,7 @@ class ACCELERATE_API Checkpoint {
   /// `path` is a safetensors file, an index or a folder. In a folder, reads
   /// `model.safetensors`, or else `model.safetensors.index.json`, or else the
   /// only file that is an index or a safetensors file. Throws `SystemError` if
-  /// there is no such file, `InvalidIndexError` if a file in the index is
+  /// it finds none of these, `InvalidIndexError` if a file in the index is
   /// missing or lacks a tensor, and the same errors as `File`.
   explicit Checkpoint(const std::filesystem::path& path);
 

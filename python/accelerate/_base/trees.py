@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -82,21 +82,14 @@ def with_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 def structure_of(value: Any, where: str) -> str:
     """Returns a string that ranks compare. Raises `UsageError` if a leaf is not a tensor."""
-    if isinstance(value, torch.Tensor):
-        return "*"
-    if isinstance(value, Mapping):
-        items = (f"{key!r}: {structure_of(item, where)}" for key, item in value.items())
-        return "{" + ", ".join(items) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(structure_of(item, where) for item in value) + "]"
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return structure_of(
-            {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}, where
+
+    def refuse(leaf: Any) -> NoReturn:
+        raise NotATensor(
+            f"[{where}] Got an object of type {type(leaf).__name__}, expected a tensor or a list, "
+            "tuple or dictionary of tensors. Use gather_object for other objects"
         )
-    raise NotATensor(
-        f"[{where}] Got an object of type {type(value).__name__}, expected a tensor or a list, "
-        "tuple or dictionary of tensors. Use gather_object for other objects"
-    )
+
+    return describe(value, refuse)
 
 
 class NotATensor(UsageError, TypeError):

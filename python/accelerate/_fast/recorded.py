@@ -139,41 +139,30 @@ class Outputs:
         tensors = [next(rest) if same is None else known[same] for same in self._same_as]
         return with_tensors(self.result, tensors)
 
-    def detach(self) -> list[torch.Tensor]:
-        """Releases autograd's graph. Returns the detached tensors."""
+    def detach(self) -> None:
+        """Releases autograd's graph."""
         detached = [tensor.detach() for tensor in self.computed]
         known = {id(tensor): tensor for tensor in tensors_of(self.result)}
         for tensor, alone in zip(self.computed, detached):
             known[id(tensor)] = alone
         self.result = with_tensors(self.result, [known[id(t)] for t in tensors_of(self.result)])
         self.computed = detached
-        return detached
 
 
 def _are_inner(tensors: list[torch.Tensor]) -> list[bool]:
     """For each tensor, whether another one was computed from it, as a loss from logits."""
     nodes = [tensor.grad_fn for tensor in tensors]
-    wanted = {node for node in nodes if node is not None}
-    inner: set[Any] = set()
-    if len(wanted) > 1:
-        seen: set[Any] = set()
-        waiting = [inner_node for node in wanted for inner_node, _ in node.next_functions]
-        while waiting:
-            node = waiting.pop()
-            if node is None or node in seen:
-                continue
-            seen.add(node)
-            if node in wanted:
-                inner.add(node)
-            waiting += [inner_node for inner_node, _ in node.next_functions]
+    behind = {inner for node in nodes if node is not None for inner, _ in node.next_functions}
+    inner = set(nodes_from(behind))
     return [node in inner for node in nodes]
 
 
-def nodes_of(tensors: list[torch.Tensor]) -> list[Any]:
-    """Returns the nodes of autograd's graph from which the tensors were computed."""
+def nodes_from(starts: Iterable[Any]) -> list[Any]:
+    """Returns these nodes of autograd's graph, and those that their gradients flow to. None is
+    ignored."""
     found: list[Any] = []
     seen: set[Any] = {None}
-    waiting: list[Any] = [tensor.grad_fn for tensor in tensors]
+    waiting = list(starts)
     while waiting:
         node = waiting.pop()
         if node not in seen:
@@ -337,7 +326,7 @@ class RecordedPasses:
         # For each used output, the parameters from which it was computed.
         of_own = {id(t): number for number, t in state["own"].items()}
         self._reached = [
-            {of_own.get(id(leaf), id(leaf)) for leaf in leaves_of(nodes_of([t]))}
+            {of_own.get(id(leaf), id(leaf)) for leaf in leaves_of(nodes_from([t.grad_fn]))}
             for t, is_used in zip(outputs.computed, used)
             if is_used
         ]
@@ -349,32 +338,24 @@ class RecordedPasses:
                 computed, self._seeds, leaves, parameters, state["own"], retain_graph=retains
             )
 
-        def of_parameters() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        def store(operator: Callable, retains: bool) -> list[torch.Tensor]:
+            """Returns the gradients of the inputs."""
+            backward(retains)
             pairs = [
                 (memory.gradient_of(p)[1], g)
                 for p, g in zip(parameters, found["all"][self._num_inputs :])
                 if g is not None
             ]
-            return [target for target, _ in pairs], [g for _, g in pairs]
-
-        def of_inputs() -> list[torch.Tensor]:
+            with torch.no_grad():
+                if pairs:
+                    operator([target for target, _ in pairs], [g for _, g in pairs])
             return [g for g in found["all"][: self._num_inputs] if g is not None]
 
         def write() -> list[torch.Tensor]:
-            backward(accumulates)
-            targets, values = of_parameters()
-            with torch.no_grad():
-                if targets:
-                    torch._foreach_copy_(targets, values)
-            return of_inputs()
+            return store(torch._foreach_copy_, accumulates)
 
         def add() -> list[torch.Tensor]:
-            backward(False)
-            targets, values = of_parameters()
-            with torch.no_grad():
-                if targets:
-                    torch._foreach_add_(targets, values)
-            return of_inputs()
+            return store(torch._foreach_add_, False)
 
         self._write, self._of_inputs = recorder.record(write)
         self._has_input_gradient = [g is not None for g in found["all"][: self._num_inputs]]

@@ -8,7 +8,7 @@ import inspect
 import random
 import sys
 import weakref
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch.nn.modules import module as torch_module
+from torch.utils.hooks import RemovableHandle
 
 from accelerate._base.trees import describe
 from accelerate._fast.recorded import (
@@ -28,7 +29,7 @@ from accelerate._fast.recorded import (
     differentiate,
     is_inside_call,
     leaves_of,
-    nodes_of,
+    nodes_from,
 )
 from accelerate._fast.watch import Watch
 from accelerate.logging import get_logger
@@ -53,6 +54,9 @@ class _Entry:
         self.used: tuple[bool, ...] | None = None
         self.passes: RecordedPasses | None = None
 
+    def note_used(self, used: tuple[bool, ...]) -> None:
+        self.used = tuple(a or b for a, b in zip(self.used or used, used))
+
 
 class _Pass:
     """One forward pass, until its backward pass. Autograd's node owns it."""
@@ -71,7 +75,7 @@ class _Pass:
         self.is_checkpointed = False
         # Hooks of outputs from which other outputs are computed, and outputs whose gradient is
         # wanted.
-        self.hooks: list[tuple[int, Callable]] = []
+        self.hooks: OrderedDict[int, tuple[int, Callable]] = OrderedDict()
         self.retained: dict[int, weakref.ref] = {}
         # Outputs that are not copies, and their versions.
         self.shared: list[tuple[weakref.ref, int]] = []
@@ -93,7 +97,7 @@ class _Pass:
         self.outputs = Outputs(result, self.replay.known(inputs), own)
         self.eager_inputs, self.own = inputs, own
         usual = {id(t) for t in (*inputs, *self.replay.watch.parameters, *own.values())}
-        nodes = nodes_of(self.outputs.computed)
+        nodes = nodes_from(tensor.grad_fn for tensor in self.outputs.computed)
         self.others = [t for t in leaves_of(nodes) if id(t) not in usual]
         # `torch.autograd.grad` does not reach what was computed in these.
         self.is_checkpointed = any(
@@ -135,7 +139,7 @@ class _Pass:
             passes.copy_outputs()
             return self._repeat(leaves, gradients, "", False)
         if not passes.covers(used):
-            self.entry.used = tuple(a or b for a, b in zip(self.entry.used or used, used))
+            self.entry.note_used(used)
             self.entry.passes = None
             return self._repeat(leaves, gradients, "", False)
         are_reached = passes.seed(gradients)
@@ -147,7 +151,7 @@ class _Pass:
         return passes.accumulate() if owns else passes.backward(are_reached)
 
     def _note_of_warm_up(self, used: tuple[bool, ...]) -> None:
-        self.entry.used = tuple(a or b for a, b in zip(self.entry.used or used, used))
+        self.entry.note_used(used)
         if any(p.is_leaf and p.grad is not None for p in self.replay.watch.parameters):
             self.replay.accumulates = True
 
@@ -161,7 +165,7 @@ class _Pass:
         creates_graph: bool = False,
         is_plain: bool = False,
     ) -> list[torch.Tensor | None]:
-        handles = [outputs[position].register_hook(hook) for position, hook in self.hooks]
+        handles = [outputs[position].register_hook(hook) for position, hook in self.hooks.values()]
         for position in self.retained:
             outputs[position].retain_grad()
         pairs = [(t, g) for t, g in zip(outputs, gradients) if g is not None]
@@ -293,9 +297,10 @@ class Replay:
         owns_gradients: bool = True,
         refusal: str = "",
     ) -> None:
-        """With `weight_dtype`, the model computes with copies of its fp32 weights. `accumulates` is whether gradients are summed over several backward passes.
-        `owns_gradients` is false if something else reads gradients while they arrive, such as an
-        engine that averages them over processes. With `refusal`, all calls run eagerly."""
+        """With `weight_dtype`, the model computes with copies of its fp32 weights. `accumulates` is
+        whether gradients are summed over several backward passes. `owns_gradients` is false if
+        something else reads gradients while they arrive, such as an engine that averages them over
+        processes. With `refusal`, all calls run eagerly."""
         self._name = module.__class__.__name__
         self._module = weakref.ref(module)
         self._device = device
@@ -531,20 +536,10 @@ class Replay:
         return result
 
 
-def _register_hook(one: _Pass, position: int, hook: Callable) -> Any:
-    one.hooks.append((position, hook))
-    return _Handle(one.hooks, (position, hook))
-
-
-class _Handle:
-    """What `register_hook` returns."""
-
-    def __init__(self, hooks: list, entry: tuple) -> None:
-        self._hooks, self._entry = hooks, entry
-
-    def remove(self) -> None:
-        if self._entry in self._hooks:
-            self._hooks.remove(self._entry)
+def _register_hook(one: _Pass, position: int, hook: Callable) -> RemovableHandle:
+    handle = RemovableHandle(one.hooks)
+    one.hooks[handle.id] = (position, hook)
+    return handle
 
 
 def _plain(value: Any) -> str:

@@ -22,7 +22,7 @@ ACCELERATE_INTERNAL Utf8Sequence
 utf8_sequence_at(std::string_view text, size_t at);
 
 /// The position of the first non-ASCII byte from `at` on, or the size of the
-/// text if there is no such byte.
+/// text if all of these bytes are ASCII.
 ACCELERATE_INTERNAL size_t end_of_ascii(std::string_view text, size_t at = 0);
 
 /// The position of the first byte that is not part of a character. Empty if

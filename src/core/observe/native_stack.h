@@ -15,9 +15,9 @@ void prepare_native_stacks();
 /// The stack of `thread`, which is interrupted briefly by SIGURG, a signal that
 /// programs without a handler ignore. Empty if the program has a handler, or
 /// the thread does not answer. Files and lines come from addr2line, if it is
-/// installed and the program has debug information. Otherwise, there are only
-/// function names. Frames between and outside of the user's frames are omitted.
-/// Do not pass the calling thread.
+/// installed and the program has debug information. Otherwise, the stack has
+/// only function names. From the user's innermost frame outwards, only the
+/// user's frames are kept. Do not pass the calling thread.
 ACCELERATE_INTERNAL Stack native_stack(pid_t thread);
 
 } // namespace accelerate

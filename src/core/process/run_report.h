@@ -29,7 +29,7 @@ struct RunReport {
 };
 
 /// Writes the report of this process into the file that the launcher has
-/// created for rank 0. Does nothing if there is no such file. Thread-safe.
+/// created for rank 0. Does nothing if the file does not exist. Thread-safe.
 class ACCELERATE_INTERNAL RunReporter {
  public:
   using Clock = std::chrono::steady_clock;

@@ -28,8 +28,8 @@ class ACCELERATE_INTERNAL WeightsFile {
   /// The names of all tensors, in the order in which the file stores their
   /// data.
   const std::vector<std::string>& names() const { return names_; }
-  /// Throws `TensorNotFoundError` if there is no such tensor, and the same
-  /// errors as `FileReader::read`.
+  /// Throws `TensorNotFoundError` if the file has no tensor of this name, and
+  /// the same errors as `FileReader::read`.
   at::Tensor read(const std::string& name) const;
 
  private:
